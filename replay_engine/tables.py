@@ -1,0 +1,141 @@
+"""The event tables' row layouts: one packed little-endian dtype per table, written as they come.
+
+Columns that never change within a run (token budget, KV total, execution mode of the simulator) are left out of the rows
+and handed to the store once, as constants. Unknown integers are -1 here and NULL in the store.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+from replay_engine.types import Phase, Refusal, RequestState
+
+__all__ = ["ENUMS", "ITERATIONS", "NULLABLE", "OUTCOMES", "PREEMPTIONS", "PREFILL_ENTRIES", "SPANS", "TABLES", "row_format"]
+
+ITERATIONS = np.dtype(
+    [
+        ("iteration", "<i8"),
+        ("start_ns", "<i8"),
+        ("duration_ns", "<i8"),
+        ("device_ns", "<i8"),
+        ("host_ns", "<i8"),
+        ("decode_kv_tokens", "<i8"),
+        ("prefill_qk", "<i8"),
+        ("prefill_tokens", "<i4"),
+        ("recomputed_tokens", "<i4"),
+        ("prefill_seqs", "<i4"),
+        ("decode_seqs", "<i4"),
+        ("waiting", "<i4"),
+        ("running", "<i4"),
+        ("kv_used", "<i4"),
+        ("kv_cached", "<i4"),
+        ("preempted", "<i4"),
+        ("admitted", "<i4"),
+        ("finished", "<i4"),
+        ("head_refused_by", "<i4"),
+        ("head_request", "<i4"),
+        ("head_need_blocks", "<i4"),
+        ("prefix_hit_tokens", "<i4"),
+        ("evicted", "<i4"),
+    ]
+)
+
+PREFILL_ENTRIES = np.dtype(
+    [("iteration", "<i8"), ("request", "<i4"), ("query_len", "<i4"), ("kv_len", "<i4"), ("recompute", "<i4")]
+)
+
+SPANS = np.dtype(
+    [
+        ("start_iteration", "<i8"),
+        ("end_iteration", "<i8"),
+        ("start_ns", "<i8"),
+        ("end_ns", "<i8"),
+        ("request", "<i4"),
+        ("phase", "<i2"),
+        ("reason", "<i2"),
+    ]
+)
+
+OUTCOMES = np.dtype(
+    [
+        ("queue_ns", "<i8"),
+        ("ttft_ns", "<i8"),
+        ("tpot_ns", "<f8"),
+        ("e2e_ns", "<i8"),
+        ("max_gap_ns", "<i8"),
+        ("stalled_ns", "<i8"),
+        ("arrival_ns", "<i8"),
+        ("last_token_ns", "<i8"),
+        ("request", "<i4"),
+        ("prompt_tokens", "<i4"),
+        ("output_tokens", "<i4"),
+        ("preemptions", "<i4"),
+        ("recomputed_tokens", "<i4"),
+        ("cached_tokens", "<i4"),
+        ("state", "<i4"),
+        ("reason", "<i4"),
+    ]
+)
+
+PREEMPTIONS = np.dtype(
+    [
+        ("iteration", "<i8"),
+        ("resumed_iteration", "<i8"),
+        ("preempted_ns", "<i8"),
+        ("resumed_ns", "<i8"),
+        ("restored_ns", "<i8"),
+        ("request", "<i4"),
+        ("lost_tokens", "<i4"),
+        ("recomputed_tokens", "<i4"),
+        ("hit_tokens", "<i4"),
+    ]
+)
+
+TABLES: dict[str, np.dtype[np.void]] = {
+    "iterations": ITERATIONS,
+    "prefill_entries": PREFILL_ENTRIES,
+    "spans": SPANS,
+    "outcomes": OUTCOMES,
+    "preemptions": PREEMPTIONS,
+}
+
+
+class OutcomeReason(IntEnum):
+    """Why a request did not finish. Codes are stored; append only."""
+
+    none = 0
+    prompt_too_long = 1
+    no_progress = 2
+    client_cancelled = 3
+    interrupted = 4
+
+
+ENUMS: dict[tuple[str, str], list[str]] = {
+    ("iterations", "head_refused_by"): [r.name for r in Refusal],
+    ("spans", "phase"): [p.name for p in Phase],
+    ("spans", "reason"): [r.name for r in Refusal],
+    ("outcomes", "state"): [s.name for s in RequestState],
+    ("outcomes", "reason"): [r.name for r in OutcomeReason],
+}
+"""Columns whose codes stand for names; the store shows the names."""
+
+NULLABLE: dict[str, frozenset[str]] = {
+    "iterations": frozenset({"head_request", "head_need_blocks"}),
+    "prefill_entries": frozenset(),
+    "spans": frozenset({"start_iteration", "end_iteration"}),
+    "outcomes": frozenset(
+        {"queue_ns", "ttft_ns", "tpot_ns", "e2e_ns", "max_gap_ns", "stalled_ns", "last_token_ns", "cached_tokens"}
+    ),
+    "preemptions": frozenset({"resumed_iteration", "resumed_ns", "restored_ns"}),
+}
+"""Columns in which -1 (NaN for floats) means unknown."""
+
+_CODES = {"<i8": "q", "<i4": "i", "<i2": "h", "<f8": "d"}
+
+
+def row_format(dtype: np.dtype[np.void]) -> str:
+    """The ``struct`` format that packs one row of ``dtype``, in field order."""
+    assert dtype.names is not None and dtype.fields is not None
+    return "<" + "".join(_CODES[dtype.fields[name][0].str] for name in dtype.names)
