@@ -1,0 +1,228 @@
+"""Profiles: what a model on a piece of hardware costs per iteration, and where each number comes from.
+
+``device = max(floor, a + b * prefill_tokens) + c * sum(query * context) + d * decode_seqs + e * decode_kv``,
+``host = h0 + h1 * running + h2 * (joined + left)``, all in nanoseconds. A profile is a TOML file; the shipped
+ones are in ``profiles/``. ``load_profile("h100")`` or ``load_profile("my.toml")``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+from replay_engine.config import ConfigError
+from replay_engine.settings_file import locate, nearest, one_line, parse_toml, render_toml
+
+__all__ = [
+    "DEFAULT_PROFILE",
+    "HardwareFacts",
+    "Latency",
+    "ModelFacts",
+    "Profile",
+    "list_profiles",
+    "load_profile",
+    "parse_profile",
+]
+
+DEFAULT_PROFILE = "h100-llama-3.1-8b"
+_TABLES = ("latency", "model", "hardware", "fit", "provenance")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """The nine coefficients the simulator takes, in ns (per token, token x context token, sequence, KV token)."""
+
+    floor_ns: float = 0.0
+    a_ns: float = 0.0
+    b_ns: float = 0.0
+    c_ns: float = 0.0
+    d_ns: float = 0.0
+    e_ns: float = 0.0
+    h0_ns: float = 0.0
+    h1_ns: float = 0.0
+    h2_ns: float = 0.0
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if not math.isfinite(value) or value < 0:
+                raise ConfigError(f"{each.name} = {value}: a cost cannot be negative; expected a number of ns, 0 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What the model's configuration says. ``parameters`` counts all weights, ``weight_bytes`` as loaded."""
+
+    name: str
+    dtype: str
+    parameters: int
+    weight_bytes: int
+    layers: int
+    kv_heads: int
+    head_dim: int
+    kv_bytes_per_token: int
+    hidden_size: int
+    intermediate_size: int
+    vocab_size: int
+    max_model_len: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardwareFacts:
+    """One accelerator's peak numbers, and how many work together. ``memory_bytes`` is what the driver reports per card."""
+
+    name: str
+    memory_bytes: int
+    peak_flops: float
+    bandwidth_bytes_s: float
+    count: int = 1
+    tensor_parallel: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Coefficients, facts and provenance. ``synthetic`` profiles (planted coefficients) are not held to physics
+    and may lack the model and the hardware."""
+
+    name: str
+    latency: Latency
+    model: ModelFacts | None = None
+    hardware: HardwareFacts | None = None
+    aliases: tuple[str, ...] = ()
+    synthetic: bool = False
+    fit: dict[str, Any] = field(default_factory=dict)
+    provenance: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.synthetic:
+            if self.model is None or self.hardware is None:
+                raise ConfigError(f'profile {self.name}: [model] and [hardware] are missing; expected both, or physics = "off"')
+            _check_physics(self.latency, self.model, self.hardware)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The file's layout as plain values; ``None`` tables are left out."""
+        document: dict[str, Any] = {
+            "name": self.name,
+            "aliases": list(self.aliases),
+            "physics": "off" if self.synthetic else "on",
+            "latency": asdict(self.latency),
+        }
+        for table in ("model", "hardware"):
+            facts = getattr(self, table)
+            if facts is not None:
+                document[table] = asdict(facts)
+        return document | {"fit": dict(self.fit), "provenance": dict(self.provenance)}
+
+    def to_toml(self) -> str:
+        return render_toml(self.to_dict())
+
+    def describe(self) -> str:
+        """One line for the head of a report."""
+        if self.synthetic or self.model is None or self.hardware is None:
+            return f"profile {self.name} (synthetic coefficients, not held to physics)"
+        cards = f"{self.hardware.count} x " if self.hardware.count > 1 else ""
+        kind = self.provenance.get("kind", "unknown origin")
+        return f"profile {self.name} ({self.model.name} {self.model.dtype} on {cards}{self.hardware.name}; {kind})"
+
+
+def _check_physics(latency: Latency, model: ModelFacts, hardware: HardwareFacts) -> None:
+    """Refuse costs below what the silicon can do: the peaks of all cards of one tensor-parallel group count."""
+    cards = hardware.tensor_parallel
+    bandwidth = hardware.bandwidth_bytes_s * cards
+    bounds = (
+        ("b_ns", latency.b_ns, 2 * model.parameters / (hardware.peak_flops * cards) * 1e9, "a prompt token at peak FLOPs"),
+        ("floor_ns", latency.floor_ns, model.weight_bytes / bandwidth * 1e9, "one read of the weights at peak bandwidth"),
+        ("e_ns", latency.e_ns, model.kv_bytes_per_token / bandwidth * 1e9, "one read of a KV token at peak bandwidth"),
+    )
+    for name, value, least, what in bounds:
+        if value < least:
+            raise ConfigError(
+                f"latency.{name} = {value:g}: below the physical floor, {what} takes {least:.4g} ns on {hardware.name};"
+                f' expected at least that, or physics = "off" for planted coefficients'
+            )
+
+
+T = TypeVar("T", Latency, ModelFacts, HardwareFacts)
+
+
+def parse_profile(text: str, where: str = "profile") -> Profile:
+    """A profile from TOML text. ``ConfigError`` (one line, with ``where``) on anything unknown, missing or impossible."""
+    document = parse_toml(text, where)
+    for key in document:
+        if key not in (*_TABLES, "name", "aliases", "physics"):
+            raise ConfigError(f"{locate(text, '', key, where)}: {key}: unknown; {nearest(key, _TABLES)}")
+    if document.get("physics", "on") not in ("on", "off"):
+        raise ConfigError(f"{locate(text, '', 'physics', where)}: physics = {document['physics']!r}: expected 'on' or 'off'")
+    if "latency" not in document:
+        raise ConfigError(f"{where}: [latency] is missing; expected floor_ns, a_ns, b_ns, c_ns, d_ns, e_ns")
+    try:
+        return Profile(
+            name=str(document.get("name") or Path(where).stem),
+            aliases=tuple(document.get("aliases", ())),
+            synthetic=document.get("physics") == "off",
+            latency=_facts(Latency, document["latency"], "latency", text, where),
+            model=_facts(ModelFacts, document["model"], "model", text, where) if "model" in document else None,
+            hardware=_facts(HardwareFacts, document["hardware"], "hardware", text, where) if "hardware" in document else None,
+            fit=dict(document.get("fit", {})),
+            provenance={k: str(v) for k, v in document.get("provenance", {}).items()},
+        )
+    except ConfigError as error:
+        message = str(error)
+        raise ConfigError(message if message.startswith(where) else f"{where}: {message}") from None
+
+
+def _facts(kind: type[T], table: object, name: str, text: str, where: str) -> T:
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{locate(text, '', name, where)}: {name} = {one_line(table)}: expected a table [{name}]")
+    known = {each.name: str(each.type) for each in fields(kind)}
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in known:
+            raise ConfigError(f"{locate(text, name, key, where)}: {name}.{key}: unknown; {nearest(key, known)}")
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        fits = {"str": isinstance(value, str), "int": number and value == int(value) and value > 0, "float": number}[known[key]]
+        if not fits:
+            expected = {"str": "text", "int": "a whole number above 0", "float": "a number"}[known[key]]
+            raise ConfigError(f"{locate(text, name, key, where)}: {name}.{key} = {one_line(value)}: expected {expected}")
+        values[key] = {"str": str, "int": int, "float": float}[known[key]](value)
+    optional = set(known) if kind is Latency else {"count", "tensor_parallel"}
+    missing = [key for key in known if key not in values and key not in optional]
+    if missing:
+        raise ConfigError(f"{where}: {name}.{missing[0]} is missing; expected {', '.join(known)}")
+    return kind(**values)
+
+
+def _shipped() -> dict[str, str]:
+    folder = resources.files("replay_engine") / "profiles"
+    texts = {p.name.removesuffix(".toml"): p.read_text(encoding="utf-8") for p in folder.iterdir() if p.name.endswith(".toml")}
+    return dict(sorted(texts.items()))
+
+
+def list_profiles() -> list[Profile]:
+    """The shipped profiles, by name."""
+    return [parse_profile(text, f"{name}.toml") for name, text in _shipped().items()]
+
+
+def load_profile(name_or_path: str | Path) -> Profile:
+    """A shipped profile by name or alias, or one from a TOML file. Unknown: ``ConfigError`` with the nearest names."""
+    name = str(name_or_path)
+    shipped = _shipped()
+    if name in shipped:
+        return parse_profile(shipped[name], f"{name}.toml")
+    path = Path(name_or_path)
+    if path.is_file():
+        try:
+            return parse_profile(path.read_text(encoding="utf-8"), name)
+        except UnicodeDecodeError:
+            raise ConfigError(f"{one_line(name)}: not UTF-8 text; expected a profile in TOML") from None
+    known: list[str] = []
+    for profile in list_profiles():
+        if name.lower() in (profile.name, *profile.aliases):
+            return profile
+        known += [profile.name, *profile.aliases]
+    reason = "no such file" if name.endswith(".toml") or "/" in name else "no such profile"
+    raise ConfigError(f"profile {one_line(name)}: {reason}; {nearest(name, known)}, or a TOML file")
