@@ -8,10 +8,10 @@ from typing import Any
 from replay_engine.config import SchedulerConfig
 from tests.oracle.plain_walk import TOKEN_STRIDE, Decision, PlainSequence, PlainWalk
 
-__all__ = ["Livelock", "run_case"]
+__all__ = ["LivelockError", "run_case"]
 
 
-class Livelock(Exception):
+class LivelockError(Exception):
     """The case did not end within the allowed number of iterations."""
 
 
@@ -87,7 +87,7 @@ def run_case(
 
     With ``debug`` a record has also ``block_tables`` (id: block ids) and ``free_list`` (ids, head first) right after the
     decision, ``decoding``, ``refused_by``, ``refused_head`` and ``refused_need``.
-    Raises ``Livelock`` after ``max_steps`` records.
+    Raises ``LivelockError`` after ``max_steps`` records.
     """
     walk = PlainWalk(SchedulerConfig(**knobs))
     arrivals: dict[int, list[PlainSequence]] = {}
@@ -111,7 +111,7 @@ def run_case(
         if aborted or walk.running or walk.waiting:
             records += 1
             if records > max_steps:
-                raise Livelock(f"not finished after {max_steps} iterations: {len(walk.waiting)} requests wait")
+                raise LivelockError(f"not finished after {max_steps} iterations: {len(walk.waiting)} requests wait")
             record, extra, made = _one_step(walk, step, before, debug=debug)
             before = (step, made)
             yield head | record | extra

@@ -211,25 +211,32 @@ class PlainWalk:
     # The waiting queue.
 
     def _schedule_waiting(self, step: Decision) -> None:
-        config = self.config
         while self.waiting:
-            if self.budget <= 0:
-                return self._refuse(step, Refusal.token_budget)
-            if len(self.running) >= config.seat_limit:
-                return self._refuse(step, Refusal.max_num_seqs)
-            seq = self.waiting_order()[0]
-            hit = self.pool.longest_hit(seq.keys, (seq.nt - 1) // config.block_size)
-            cached = len(hit) * config.block_size
-            if self.hold and cached < seq.nt - 1:
-                return self._refuse(step, Refusal.prefill_interval)
-            tokens = self._clip(seq.nt - cached)
-            if not config.enable_chunked_prefill and tokens > self.budget:
-                return self._refuse(step, Refusal.no_chunking)
-            tokens = min(tokens, self.budget)
-            refusal, need = self._admission_test(seq, hit, cached + tokens)
+            refusal, need = self._try_head(step)
             if refusal:
-                return self._refuse(step, refusal, need)
+                self._refuse(step, refusal, need)
+                break
+
+    def _try_head(self, step: Decision) -> tuple[Refusal, int]:
+        """Admit the head of the queue, or say why not and how many blocks were missing room."""
+        config = self.config
+        if self.budget <= 0:
+            return Refusal.token_budget, 0
+        if len(self.running) >= config.seat_limit:
+            return Refusal.max_num_seqs, 0
+        seq = self.waiting_order()[0]
+        hit = self.pool.longest_hit(seq.keys, (seq.nt - 1) // config.block_size)
+        cached = len(hit) * config.block_size
+        if self.hold and cached < seq.nt - 1:
+            return Refusal.prefill_interval, 0
+        tokens = self._clip(seq.nt - cached)
+        if not config.enable_chunked_prefill and tokens > self.budget:
+            return Refusal.no_chunking, 0
+        tokens = min(tokens, self.budget)
+        refusal, need = self._admission_test(seq, hit, cached + tokens)
+        if not refusal:
             self._admit(seq, hit, tokens, step)
+        return refusal, need
 
     def _admission_test(self, seq: PlainSequence, hit: list[int], computed: int) -> tuple[Refusal, int]:
         """Why the blocks do not suffice, and how many were asked for; ``none`` when they do."""
