@@ -8,12 +8,12 @@ CLIP = 80
 """Longest part of a foreign value that a message repeats, in characters."""
 
 
-def shown(value: object) -> str:
-    """A foreign value made safe to print: control characters escaped, clipped to 80 characters."""
+def shown(value: object, clip: int = CLIP) -> str:
+    """A foreign value made safe to print: control characters escaped, clipped to ``clip`` characters."""
     text = str(value)
-    clipped = text[:CLIP]
+    clipped = text[:clip]
     safe = "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in clipped)
-    return safe + "..." if len(text) > CLIP else safe
+    return safe + "..." if len(text) > clip else safe
 
 
 class TracekitError(Exception):
@@ -62,7 +62,7 @@ class InputError(TracekitError):
         self.expected = expected
 
     def __str__(self) -> str:
-        place = [] if self.file is None else [shown(self.file)]
+        place = [] if self.file is None else [shown(self.file, 4096)]
         if self.line is not None:
             place.append(f"line {self.line}")
         if self.column is not None:
