@@ -15,7 +15,7 @@ from replay_engine.config import ConfigError, SchedulerConfig
 from replay_engine.policy_defaults import derive_scheduler
 from replay_engine.profile import Profile
 from replay_engine.settings_file import locate, nearest, one_line, parse_toml, render_toml
-from replay_engine.vllm_flags import KNOBS, SIZING, knob_value, looks_like_command, render_flags, split_command
+from replay_engine.vllm_flags import KNOBS, knob_value, looks_like_command, render_flags, split_command
 
 __all__ = [
     "Policy",
@@ -195,8 +195,5 @@ def _same_model(served: str, known: str) -> bool:
 
 
 def _derived(name: str, settings: dict[str, Any], slo: dict[str, Any], notes: Iterable[str], profile: Profile) -> Policy:
-    for knob in SIZING:
-        if knob in settings and "num_gpu_blocks" in settings:
-            raise ConfigError(f"{knob} = {settings[knob]}: num_gpu_blocks decides already; expected one of the two")
     scheduler, more = derive_scheduler(settings, profile)
     return Policy(name=name, scheduler=scheduler, settings=settings, slo=slo, notes=(*notes, *more))

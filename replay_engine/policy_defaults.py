@@ -12,6 +12,7 @@ from typing import Any
 from replay_engine.config import ConfigError, SchedulerConfig, cdiv
 from replay_engine.profile import HardwareFacts, ModelFacts, Profile
 from replay_engine.settings_file import one_line
+from replay_engine.vllm_flags import SIZING
 
 __all__ = ["activation_bytes", "derive_scheduler", "estimate_blocks", "serving_defaults"]
 
@@ -65,8 +66,9 @@ def derive_scheduler(settings: Mapping[str, Any], profile: Profile) -> tuple[Sch
 
     Given values are never changed: if they contradict each other, ``ConfigError``.
     """
-    knobs = {key: value for key, value in settings.items() if key not in ("gpu_memory_utilization", "kv_cache_memory_bytes")}
-    notes: list[str] = []
+    knobs = {key: value for key, value in settings.items() if key not in SIZING}
+    unused = [key for key in SIZING if key in settings and "num_gpu_blocks" in settings]
+    notes = [f"{key} is not used: num_gpu_blocks is given" for key in unused]
     block_size = knobs.get("block_size", 16)
     tokens, seqs = serving_defaults(profile.hardware)
     tokens, seqs = knobs.get("max_num_batched_tokens", tokens), knobs.get("max_num_seqs", seqs)

@@ -189,7 +189,7 @@ class Sequence:
 
     __slots__ = (
         "arrival_order", "blocks", "cached_tokens", "chunk", "comp", "first_token_ns", "index", "joined_ns",
-        "joined_stack", "keys", "last_token_ns", "leaves_at", "lost_high", "max_gap_ns", "nblocks", "nt", "num_preemptions",
+        "joined_stack", "keys", "last_token_ns", "leaves_at", "lost_high", "max_gap_ns", "nblocks", "nreg", "nt", "num_preemptions",
         "origin", "output_limit", "phase", "phase_iteration", "phase_reason", "phase_start_ns", "pool",
         "priority", "prompt_tokens", "queue_ns", "recomputed_tokens", "refused_by", "request", "request_id", "stalled_mark",
         "stalled_ns", "state", "ticket", "total",
@@ -215,6 +215,7 @@ class Sequence:
         self.origin = 0
         self.leaves_at = -1
         self.nblocks = 0
+        self.nreg = 0
         self.blocks: Any = None
         self.keys: Any = None
         self.pool: Any = None
@@ -257,7 +258,8 @@ class BatchPlan:
     recomputed_tokens: int = 0
     joined: SequenceOf[Sequence] = _EMPTY
     left: SequenceOf[Sequence] = _EMPTY
-    admitted: SequenceOf[Sequence] = _EMPTY
+    admitted: SequenceOf[tuple[Sequence, int, bool]] = _EMPTY
+    """Sequences admitted from the queue, in order, with the tokens the prefix cache gave and whether they resume."""
     preempted: SequenceOf[tuple[Sequence, int]] = _EMPTY
     """Sequences preempted in this plan, in order, with the computed tokens they lost."""
     starved: SequenceOf[Sequence] = _EMPTY
