@@ -115,8 +115,8 @@ def _late_fields(draw: _Draw, requests: list[dict[str, Any]], *, priority: bool)
 
 def _blocks(draw: _Draw, requests: list[dict[str, Any]], longest: int) -> int:
     """``num_gpu_blocks``: the longest sequence fits, by how much decides how hard it gets."""
-    least = -(-longest // draw.block_size)
-    total = sum(
+    least: int = -(-longest // draw.block_size)
+    total: int = sum(
         -(-(sum(length for _, length in request["prompt_segments"]) + request["output_len"]) // draw.block_size)
         for request in requests
     )

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from replay_engine.config import SchedulerConfig
-from tests.oracle.plain_walk import TOKEN_STRIDE, Decision, PlainSequence, PlainWalk
+from tests.oracle.plain_types import TOKEN_STRIDE, Decision, PlainSequence
+from tests.oracle.plain_walk import PlainWalk
 
 __all__ = ["LivelockError", "run_case"]
 
