@@ -1,0 +1,44 @@
+"""The record: one DuckDB file, the spool of runs under way beside it, and what can be asked of them."""
+
+from tracekit.store.commit import commit_run
+from tracekit.store.database import DEFAULT_DATABASE, Store
+from tracekit.store.doctor import doctor
+from tracekit.store.recovery import SpoolInfo, discard, find_spools, recover
+from tracekit.store.runs import (
+    QueryResult,
+    Removed,
+    database_size,
+    list_runs,
+    load_run,
+    remove_runs,
+    resolve_run,
+    run_rows,
+    sql,
+)
+from tracekit.store.schema import SCHEMA_VERSION, STORAGE_VERSION
+from tracekit.store.spool import EVENT_LEVELS, SpoolSink, read_spool
+
+__all__ = [
+    "DEFAULT_DATABASE",
+    "EVENT_LEVELS",
+    "SCHEMA_VERSION",
+    "STORAGE_VERSION",
+    "QueryResult",
+    "Removed",
+    "SpoolInfo",
+    "SpoolSink",
+    "Store",
+    "commit_run",
+    "database_size",
+    "discard",
+    "doctor",
+    "find_spools",
+    "list_runs",
+    "load_run",
+    "read_spool",
+    "recover",
+    "remove_runs",
+    "resolve_run",
+    "run_rows",
+    "sql",
+]

@@ -1,0 +1,187 @@
+"""From the spool into the tables: one transaction, in pieces of bounded size."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from replay_engine.tables import ENUMS, NULLABLE
+from tracekit.errors import InputError
+from tracekit.store.database import Store, one_line
+from tracekit.store.files import write_json
+from tracekit.store.schema import EVENT_TABLES, PER_REQUEST, RUN_COLUMNS, event_columns
+from tracekit.store.spool import STATE, SpoolSink, read_header, remove_spool, row_layout, spool_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from duckdb import DuckDBPyConnection
+
+__all__ = ["commit_run"]
+
+PIECE = 2 * 122_880
+"""Rows inserted at a time: two of DuckDB's row groups, 28 MB of iterations."""
+BLOCK = 4096
+"""Rows turned into columns at a time: half a megabyte, so that the rows stay in the cache while each column is cut out."""
+PER_REQUEST_FILE = "{table}.requests.arrow"
+_JSON = ("policy", "slo", "matrix")
+
+
+def commit_run(
+    store: Store,
+    spool: SpoolSink | Path,
+    run_row: Mapping[str, Any],
+    per_request: Mapping[str, Mapping[str, Any]] | None = None,
+) -> int:
+    """Move a complete run from its spool into the database and return its number.
+
+    ``run_row`` holds columns of ``runs`` (``RUN_COLUMNS`` without ``run`` and ``spool``; ``state`` defaults to ``finished``,
+    ``policy``, ``slo`` and ``matrix`` are JSON values). ``per_request`` has per table (``outcomes``: ``tenant``, ``class``,
+    ``slo_met``) arrays of one value per request index. The spool is removed after the commit; a kill before it
+    leaves a spool from which ``recover`` completes the run.
+    """
+    row = _checked_row(run_row)
+    folder = spool.folder if isinstance(spool, SpoolSink) else spool
+    _write_per_request(folder, per_request or {})
+    if isinstance(spool, SpoolSink):
+        spool.finish(row)
+    else:
+        write_json(folder / STATE, {"state": "complete", "run": row})
+    return commit_folder(store, folder, row)
+
+
+def commit_folder(store: Store, folder: Path, row: Mapping[str, Any]) -> int:
+    """Put a spool's rows and its ``runs`` row into the database and remove the spool."""
+    import duckdb
+    import pyarrow as pa
+
+    header = read_header(folder)
+    try:
+        with store.write("commit a run") as con:
+            run = _next_run(con)
+            for table in EVENT_TABLES:
+                if table in header["tables"]:
+                    _copy_table(con, folder, header, table, run)
+            _insert_run(con, {**row, "run": run, "spool": folder.name})
+    except (duckdb.Error, pa.ArrowException, KeyError) as error:
+        raise InputError(f"the spool cannot be committed: {one_line(error)}", file=str(folder)) from error
+    remove_spool(folder)
+    return run
+
+
+def _checked_row(run_row: Mapping[str, Any]) -> dict[str, Any]:
+    unknown = set(run_row) - set(RUN_COLUMNS) | set(run_row) & {"run", "spool"}
+    if unknown:
+        raise ValueError(f"not settable columns of runs: {', '.join(sorted(unknown))}")
+    row = {"state": "finished", **run_row}
+    when = row.get("started_at")
+    if isinstance(when, datetime):  # stored in UTC
+        row["started_at"] = (when.astimezone(UTC) if when.tzinfo else when).replace(tzinfo=None).isoformat(" ")
+    return row
+
+
+def _write_per_request(folder: Path, per_request: Mapping[str, Mapping[str, Any]]) -> None:
+    for table, columns in per_request.items():
+        if not columns:
+            continue
+        import pyarrow as pa
+
+        unknown = set(columns) - set(PER_REQUEST[table])
+        if unknown:
+            raise ValueError(f"not columns of {table} that are looked up by request: {', '.join(sorted(unknown))}")
+        lookup = pa.table(dict(columns))
+        part = folder / ".requests.part"
+        with pa.OSFile(str(part), "wb") as file, pa.ipc.new_file(file, lookup.schema) as writer:
+            writer.write_table(lookup)
+        part.rename(folder / PER_REQUEST_FILE.format(table=table))
+
+
+def _read_per_request(folder: Path, table: str) -> pa.Table | None:
+    import pyarrow as pa
+
+    path = folder / PER_REQUEST_FILE.format(table=table)
+    if not path.exists():
+        return None
+    with pa.OSFile(str(path)) as file:
+        return pa.ipc.open_file(file).read_all()
+
+
+def _next_run(con: DuckDBPyConnection) -> int:
+    """The next number; numbers of removed runs are not given out again, other processes may have kept their rows."""
+    rows = con.execute(
+        "SELECT greatest((SELECT coalesce(max(run), 0) FROM runs),"
+        " coalesce((SELECT value::INTEGER FROM meta WHERE key = 'last_run'), 0))"
+    ).fetchall()
+    run = int(rows[0][0]) + 1
+    con.execute("INSERT OR REPLACE INTO meta VALUES ('last_run', ?)", [str(run)])
+    return run
+
+
+def _insert_run(con: DuckDBPyConnection, row: Mapping[str, Any]) -> None:
+    values = {k: json.dumps(v) if k in _JSON and v is not None else v for k, v in row.items()}
+    names = ", ".join(f'"{name}"' for name in values)
+    con.execute(f"INSERT INTO runs ({names}) VALUES ({', '.join('?' * len(values))})", list(values.values()))
+
+
+def _copy_table(con: DuckDBPyConnection, folder: Path, header: Mapping[str, Any], table: str, run: int) -> None:
+    rows = spool_rows(folder, table, header)
+    if not rows:
+        return
+    layout = row_layout(header, table)
+    lookup = _read_per_request(folder, table)
+    constants = {"run": run, "replica": 0, **header["tables"][table]["constants"]}
+    statement, values = _insert_statement(table, layout, constants, lookup)
+    pieces = {name: np.empty(min(PIECE, rows), layout[name]) for name in layout.names or ()}
+    with (folder / f"{table}.rows").open("rb", buffering=0) as file:
+        for start in range(0, rows, PIECE):
+            count = min(PIECE, rows - start)
+            for low in range(0, count, BLOCK):
+                block = np.fromfile(file, layout, min(BLOCK, count - low))
+                for name, column in pieces.items():
+                    column[low : low + len(block)] = block[name]
+            piece = _arrow_piece(table, {name: column[:count] for name, column in pieces.items()}, lookup)
+            con.register("spool_piece", piece)
+            con.execute(statement, values)
+            con.unregister("spool_piece")
+
+
+def _insert_statement(
+    table: str, layout: np.dtype[np.void], constants: Mapping[str, Any], lookup: pa.Table | None
+) -> tuple[str, list[Any]]:
+    """The INSERT that takes a piece into a table, and the values of its parameters (the run's constants)."""
+    present = set(layout.names or ()) | set(lookup.column_names if lookup is not None else ())
+    picks: list[str] = []
+    values: list[Any] = []
+    for name, kind in event_columns(table).items():
+        if name not in present:
+            picks.append(f"?::{kind}")
+            values.append(constants.get(name))
+        elif name not in NULLABLE[table]:
+            picks.append(f'"{name}"')
+        elif layout[name].kind == "f":
+            picks.append(f'CASE WHEN isnan("{name}") THEN NULL ELSE "{name}" END')
+        else:
+            picks.append(f'nullif("{name}", -1)')
+    return f"INSERT INTO {table} SELECT {', '.join(picks)} FROM spool_piece", values
+
+
+def _arrow_piece(table: str, columns: Mapping[str, npt.NDArray[Any]], lookup: pa.Table | None) -> pa.Table:
+    """Columns as an Arrow table that shares their memory; codes become dictionaries of names."""
+    import pyarrow as pa
+
+    arrays: dict[str, Any] = {}
+    for name, column in columns.items():
+        names = ENUMS.get((table, name))
+        if names is None:
+            arrays[name] = pa.array(column)
+        else:
+            arrays[name] = pa.DictionaryArray.from_arrays(pa.array(column.astype(np.int16)), pa.array(names))
+    if lookup is not None:
+        taken = lookup.take(pa.array(columns["request"]))
+        arrays.update({name: taken.column(name) for name in taken.column_names})
+    return pa.table(arrays)

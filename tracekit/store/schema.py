@@ -1,0 +1,149 @@
+"""The tables of a tracekit database, and how an older file becomes a current one.
+
+Event tables follow the row layouts of ``replay_engine.tables``: ``run`` and ``replica`` first, then the columns that are
+constant within a run, then the rows' own. They have no keys or indexes: rows are written once, in order, and scanned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from replay_engine.tables import ENUMS, TABLES
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+__all__ = [
+    "CONSTANTS",
+    "ENUM_TYPES",
+    "EVENT_TABLES",
+    "MIGRATIONS",
+    "PER_REQUEST",
+    "RUN_COLUMNS",
+    "SCHEMA_VERSION",
+    "STORAGE_VERSION",
+    "event_columns",
+    "migrate",
+    "schema_version",
+]
+
+STORAGE_VERSION = "v1.2.0"
+"""Format of the file: every DuckDB shell from 1.2.0 on opens it. It costs nothing against the newest format."""
+
+ENUM_TYPES: dict[tuple[str, str], str] = {
+    ("iterations", "head_refused_by"): "refusal",
+    ("spans", "phase"): "span_phase",
+    ("spans", "reason"): "refusal",
+    ("outcomes", "state"): "request_state",
+    ("outcomes", "reason"): "outcome_reason",
+}
+"""SQL type of each coded column; its values are the names in ``replay_engine.tables.ENUMS``."""
+
+CONSTANTS: dict[str, dict[str, str]] = {
+    "iterations": {
+        "budget": "INTEGER",
+        "kv_total": "INTEGER",
+        "paused": "INTEGER",
+        "swapped": "INTEGER",
+        "mode": "VARCHAR",
+        "padded_tokens": "INTEGER",
+    },
+    "prefill_entries": {},
+    "spans": {},
+    "outcomes": {"degraded": "BOOLEAN"},
+    "preemptions": {},
+}
+"""Columns with one value for a whole run (name -> SQL type), handed over with the spool's header; NULL where not given."""
+
+PER_REQUEST: dict[str, dict[str, str]] = {"outcomes": {"tenant": "VARCHAR", "class": "VARCHAR", "slo_met": "BOOLEAN"}}
+"""Columns that are looked up by request when a run is committed; NULL where not given."""
+
+EVENT_TABLES: tuple[str, ...] = tuple(TABLES)
+
+RUN_COLUMNS: dict[str, str] = {
+    "run": "INTEGER PRIMARY KEY",
+    "name": "VARCHAR",
+    "trace": "INTEGER",
+    "trace_name": "VARCHAR",
+    "started_at": "TIMESTAMP",
+    "wall_s": "DOUBLE",
+    "engine": "VARCHAR",
+    "profile": "VARCHAR",
+    "policy": "JSON",
+    "slo": "JSON",
+    "events": "VARCHAR",
+    "seed": "BIGINT",
+    "state": "VARCHAR NOT NULL",
+    "requests": "BIGINT",
+    "iterations": "BIGINT",
+    "command": "VARCHAR",
+    "matrix": "JSON",
+    "tracekit_version": "VARCHAR",
+    "spool": "VARCHAR NOT NULL UNIQUE",
+}
+"""``runs``: one row per run. ``spool`` names the folder it came from, so that no spool is committed twice."""
+
+_SQL_TYPES = {"<i8": "BIGINT", "<i4": "INTEGER", "<i2": "SMALLINT", "<f8": "DOUBLE"}
+
+
+def event_columns(table: str) -> dict[str, str]:
+    """Columns of an event table in order, name -> SQL type. Times are ns, lengths tokens, KV blocks."""
+    columns = {"run": "INTEGER", "replica": "USMALLINT"}
+    dtype = TABLES[table]
+    for name in dtype.names or ():
+        columns[name] = ENUM_TYPES.get((table, name)) or _SQL_TYPES[np.dtype(dtype[name]).str]
+    return columns | CONSTANTS[table] | PER_REQUEST.get(table, {})
+
+
+def _seconds_view(table: str) -> str:
+    """A view with every ``_ns`` column as seconds, under the table's name and ``_s``."""
+    parts = [f'"{c}" / 1e9 AS "{c[:-3]}_s"' if c.endswith("_ns") else f'"{c}"' for c in event_columns(table)]
+    return f"CREATE VIEW {table}_s AS SELECT {', '.join(parts)} FROM {table}"
+
+
+def _columns_sql(columns: dict[str, str]) -> str:
+    return ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
+
+
+def _create_runs(con: DuckDBPyConnection) -> None:
+    """Version 1: runs and their events."""
+    con.execute("CREATE TABLE meta (key VARCHAR PRIMARY KEY, value VARCHAR NOT NULL)")
+    for key, kind in {kind: key for key, kind in ENUM_TYPES.items()}.items():
+        names = ", ".join(f"'{name}'" for name in ENUMS[kind])
+        con.execute(f"CREATE TYPE {key} AS ENUM ({names})")
+    con.execute(f"CREATE TABLE runs ({_columns_sql(RUN_COLUMNS)})")
+    for table in EVENT_TABLES:
+        con.execute(f"CREATE TABLE {table} ({_columns_sql(event_columns(table))})")
+        if any(name.endswith("_ns") for name in event_columns(table)):
+            con.execute(_seconds_view(table))
+
+
+MIGRATIONS: tuple[Callable[[DuckDBPyConnection], None], ...] = (_create_runs,)
+"""Step ``i`` brings a database from schema version ``i`` to ``i + 1``; append only."""
+
+SCHEMA_VERSION = len(MIGRATIONS)
+
+
+def schema_version(con: DuckDBPyConnection) -> int:
+    """Schema version of an open database, 0 for one without tracekit's tables."""
+    found = con.execute(
+        "SELECT count(*) FROM duckdb_tables() WHERE table_name = 'meta' AND database_name = current_database()"
+    ).fetchall()
+    if not found[0][0]:
+        return 0
+    rows = con.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchall()
+    return int(rows[0][0]) if rows else 0
+
+
+def migrate(con: DuckDBPyConnection) -> bool:
+    """Bring an open database to ``SCHEMA_VERSION``, inside the caller's transaction; whether anything was done."""
+    version = schema_version(con)
+    if version >= SCHEMA_VERSION:
+        return False
+    for step in MIGRATIONS[version:]:
+        step(con)
+    con.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", [str(SCHEMA_VERSION)])
+    return True
