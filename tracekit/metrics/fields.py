@@ -1,0 +1,214 @@
+"""The fields of the acceptance matrix: one list, which building, rendering, the docs and the tests all follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from replay_engine.config import SchedulerConfig
+
+__all__ = ["FIELDS", "SCHEMA", "SECTIONS", "MatrixField", "bare_nulls", "field_value", "is_missing", "missing_fields"]
+
+SCHEMA = "tracekit.matrix/1"
+Kind = Literal["text", "number", "tokens", "blocks", "bytes", "ns", "share", "rate", "dist_ns", "dist_tokens", "object"]
+
+SECTIONS = {
+    "run": "What ran",
+    "model": "Model",
+    "hardware": "Hardware",
+    "engine": "Engine",
+    "profile": "Profile",
+    "counted": "What was counted",
+    "traffic": "Traffic",
+    "concurrency": "Realised concurrency",
+    "knobs": "Scheduler knobs",
+    "latency": "Latency",
+    "throughput": "Throughput",
+    "slo": "SLO",
+    "ends": "How requests ended",
+    "preemption": "Preemption",
+    "kv": "KV and prefix cache",
+    "queueing": "Queueing",
+    "time": "Where the time went",
+    "observed": "Replayed against observed",
+}
+"""Sections in the order shown, with their titles."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixField:
+    """``section.name`` of the document, how it reads, and what it means."""
+
+    section: str
+    name: str
+    kind: Kind
+    label: str
+    meaning: str
+
+
+_TABLE = """
+run name text Run | the run's name or number
+run trace text Trace | the trace replayed
+run command text Command | what was typed
+run seed number Seed | seed of whatever is drawn
+run state text State | finished, interrupted, cancelled
+run started_at text Started | wall clock, UTC
+run events text Events kept | full, outcomes or none
+run tracekit_version text tracekit | version
+model name text Model | from the profile
+model precision text Precision | number format of the weights
+hardware name text Accelerator | from the profile
+hardware devices number Devices | accelerators of one engine
+hardware memory_bytes bytes Memory each | as the driver reports it
+hardware parallelism text Parallelism | tensor parallel degree
+engine name text Engine | sim: durations predicted by the profile; torch: measured
+engine version text Scheduler semantics | the engine release whose decisions are reproduced
+engine scheduling text Scheduling | asynchronous or synchronous
+profile name text Profile | latency coefficients used
+profile origin text Origin | where its numbers come from
+profile fitted object Fit | fitted range and error stated by the profile
+profile error_on_trace text Error on this trace | median absolute relative error of E2E, replayed against observed
+counted requests number Requests counted | denominator of every share
+counted lead_in_requests number Lead-in requests | replayed, not counted
+counted lead_in_ns ns Lead-in | length
+counted not_ended number Not ended | counted requests without an outcome (run interrupted)
+counted rule text Rule | which figures leave the lead-in out
+traffic input_tokens dist_tokens Input tokens | prompt lengths
+traffic output_tokens dist_tokens Output tokens | answer lengths
+traffic arrival_rate_per_s rate Arrivals/s | (n - 1) / span
+traffic interarrival_cv number Inter-arrival CV | standard deviation / mean of gaps between arrivals; 1: Poisson
+traffic dispersion_1s number Dispersion 1 s | variance / mean of arrivals per 1 s bin; 1: Poisson
+traffic peak_1s_requests number Peak 1 s | most arrivals in a 1 s bin
+traffic arrival_span_ns ns Arrival span | first to last counted arrival
+concurrency running_mean number Running, mean | over busy time
+concurrency running_max number Running, max | largest batch
+concurrency waiting_mean number Waiting, mean | over busy time
+concurrency waiting_max number Waiting, max | longest queue
+knobs token_budget tokens Token budget | tokens one iteration may compute
+knobs seat_limit number Seat limit | running requests at which admission stops
+knobs kv_budget_blocks blocks KV budget | usable blocks
+knobs kv_budget_tokens tokens KV budget, tokens | usable blocks x block size
+knobs notes object Notes | what is estimated, clipped or ignored
+latency queue_ns dist_ns Queue | first scheduled - arrival
+latency ttft_ns dist_ns TTFT | first output token - arrival
+latency tpot_ns dist_ns TPOT | (last - first token) / (output tokens - 1), per request
+latency itl_ns dist_ns ITL | every gap between two tokens, pooled
+latency e2e_ns dist_ns E2E | last output token - arrival
+latency longest_gap_ns dist_ns Longest gap | largest gap of each request
+latency stalled_ns object Stalled | sum over gaps of what exceeds the threshold
+throughput window_output_tokens_per_s rate Output tok/s, arrival window | finished requests
+throughput window_total_tokens_per_s rate In+out tok/s, arrival window | finished requests
+throughput window_requests_per_s rate Requests/s, arrival window | finished requests
+throughput window_ns ns Arrival window | its length
+throughput run_output_tokens_per_s rate Output tok/s, whole run | to the last completion
+throughput run_total_tokens_per_s rate In+out tok/s, whole run | to the last completion
+throughput run_requests_per_s rate Requests/s, whole run | to the last completion
+throughput run_ns ns Whole run | first counted arrival to last counted token
+slo limits object Limits | default, per class, per tenant, and request columns used
+slo window_ns ns Rates are per | length of the window goodput is over
+slo window_basis text Window | which window that is
+slo attainment object Attainment | SLO met / every counted request, with its 95 % Wilson interval
+slo goodput_requests_per_s rate SLO-goodput, requests/s | requests with SLO met per second of that window
+slo goodput_tokens_per_s rate SLO-goodput, output tok/s | their output tokens per second
+slo missed_by object Missed by | requests violating each part (one may violate several)
+slo cancelled_met number Cancelled, counted as met | cancelled by the client before any part was violated
+slo degraded_requests number Degraded | answer cut; missed unless --accept-degraded
+slo by_tenant object By tenant | attainment and goodput, largest first
+slo by_class object By class | attainment and goodput, largest first
+ends finished number Finished | emitted all output tokens
+ends rejected number Rejected | never admitted
+ends timed_out number Timed out | deadline of the client
+ends cancelled number Cancelled | by the client
+ends failed number Failed | by the engine
+ends unreleased number Unreleased | parent never finished
+ends reasons object Reasons | of those that did not finish
+preemption preemptions number Preemptions | of counted requests
+preemption requests_preempted number Requests preempted | at least once
+preemption recomputed_tokens tokens Recomputed tokens | of counted requests
+preemption preemptions_whole_replay number Preemptions, whole replay | lead-in included
+preemption recomputed_share share Recomputed share | of all computed tokens
+kv total_blocks blocks KV blocks | usable
+kv high_water_blocks blocks High-water mark | most blocks referenced by running requests
+kv high_water_share share High-water share | of usable blocks
+kv mean_used_share share Mean used | over busy time
+kv reserved_unused_blocks blocks Reserved, unused | blocks held ahead of need
+kv cached_high_water_blocks blocks Cached, high-water | cached and unreferenced
+kv above_watermark_ns ns Above watermark | time the used blocks exceeded it
+kv above_watermark_share share Above watermark, share | of busy time
+kv evicted_blocks blocks Evicted | cached blocks given away
+kv prefix_hit_share share Prefix hit share | cached / prompt tokens of admitted counted requests
+kv prefix_hit_tokens tokens Prefix hit tokens | whole replay
+queueing queue_ns ns Somebody waited | time of iterations that left a request waiting
+queueing refusals object Head refused by | first refusal of the queue's head; a symptom, not yet a cause
+queueing unused_budget_tokens tokens Unused budget | while somebody waited
+queueing unused_budget_share share Unused budget, share | of the budget while somebody waited
+queueing async_blocked_ns ns Asynchronous cost | head refused while a finished request still held seat or blocks
+queueing async_blocked_share share Asynchronous cost, share | of busy time
+time iterations number Iterations | of the replay
+time run_ns ns Engine run | first start to last end
+time busy_ns ns Busy | sum of iterations
+time idle_ns ns Idle | nothing to run
+time device_ns ns Device | overlaps host when asynchronous
+time host_ns ns Host | scheduling and bookkeeping
+time device_share share Device share | of busy time
+time host_share share Host share | of busy time
+time prefill_tokens tokens Prefill tokens | computed, recomputed ones included
+time recomputed_tokens tokens Recomputed tokens | whole replay
+time decode_tokens tokens Decode tokens | computed
+time walked_iterations number Walked iterations | decided by the per-sequence loop
+observed queue_ns object Queue | replayed and observed
+observed ttft_ns object TTFT | replayed and observed
+observed tpot_ns object TPOT | replayed and observed
+observed e2e_ns object E2E | replayed and observed
+"""
+
+
+def _parse(line: str) -> MatrixField:
+    head, meaning = line.split(" | ")
+    section, name, kind, label = head.split(" ", 3)
+    return MatrixField(section, name, kind, label, meaning)  # type: ignore[arg-type]
+
+
+def _all_fields() -> tuple[MatrixField, ...]:
+    found = []
+    for line in _TABLE.strip().splitlines():
+        found.append(_parse(line))
+        if line.startswith("knobs kv_budget_tokens"):
+            found += [
+                MatrixField("knobs", knob.name, "text", knob.name, "as set; null: the engine's own default applies")
+                for knob in fields(SchedulerConfig)
+            ]
+    return tuple(found)
+
+
+FIELDS = _all_fields()
+
+
+def is_missing(value: object) -> bool:
+    """Whether a field says ``{"value": null, "reason": ...}``."""
+    return isinstance(value, Mapping) and "value" in value and value["value"] is None and "reason" in value
+
+
+def field_value(matrix: Mapping[str, Any], spec: MatrixField) -> Any:
+    """The field's value, or its missing-object. ``KeyError`` when the document lacks the field."""
+    return matrix[spec.section][spec.name]
+
+
+def missing_fields(matrix: Mapping[str, Any]) -> list[str]:
+    """What the document lacks or has too much, as ``section.name``; empty for a complete document."""
+    wanted = {(spec.section, spec.name) for spec in FIELDS}
+    have = {(section, name) for section in SECTIONS for name in matrix.get(section, {})}
+    return sorted(f"{section}.{name}" for section, name in wanted ^ have)
+
+
+def bare_nulls(value: object, path: str = "") -> list[str]:
+    """Paths of nulls without a reason, and of numbers JSON cannot carry; empty for a sound document."""
+    if is_missing(value):
+        return []
+    if isinstance(value, Mapping):
+        return [found for key, item in value.items() for found in bare_nulls(item, f"{path}.{key}")]
+    if isinstance(value, list | tuple):
+        return [found for at, item in enumerate(value) for found in bare_nulls(item, f"{path}[{at}]")]
+    unsound = value is None or (isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))))
+    return [path] if unsound else []

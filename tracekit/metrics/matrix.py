@@ -1,0 +1,136 @@
+"""The acceptance matrix of a run: one JSON document in which every field of ``tracekit.metrics.fields`` is present.
+
+A field is its value, or ``{"value": null, "reason": text}`` where it does not apply; never a bare null. Times are ns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from replay_engine.config import SchedulerConfig
+from replay_engine.profile import Profile
+from tracekit.metrics.attainment import slo_section
+from tracekit.metrics.distributions import missing
+from tracekit.metrics.fields import SCHEMA, is_missing, missing_fields
+from tracekit.metrics.inputs import MatrixInputs, counted_rows
+from tracekit.metrics.observed import observed_section
+from tracekit.metrics.pressure import kv_section, queueing_section, time_section
+from tracekit.metrics.service import ends_section, latency_section, preemption_section, throughput_section
+from tracekit.metrics.traffic import arrival_window, concurrency_section, counted_section, traffic_section
+
+__all__ = ["build_matrix"]
+
+_NO_PROFILE = "no profile: durations were measured"
+
+
+def build_matrix(inputs: MatrixInputs) -> dict[str, Any]:
+    """Compute the matrix. Pure: the same inputs give the same document."""
+    rows = counted_rows(inputs)
+    n = _counted_total(inputs, rows.size)
+    window_ns, slo_window_ns, basis = arrival_window(inputs, rows)
+    slo, _ = slo_section(inputs, rows, n, slo_window_ns, basis)
+    observed = observed_section(inputs, rows)
+    matrix: dict[str, Any] = {
+        "schema": SCHEMA,
+        "run": _run(inputs),
+        **_setup(inputs.profile),
+        "engine": _engine(inputs),
+        "profile": _profile(inputs.profile, observed),
+        "counted": counted_section(inputs, rows, n),
+        "traffic": traffic_section(rows),
+        "concurrency": concurrency_section(inputs.totals),
+        "knobs": _knobs(inputs),
+        "latency": latency_section(inputs, rows),
+        "throughput": throughput_section(rows, window_ns),
+        "slo": slo,
+        "ends": ends_section(rows),
+        "preemption": preemption_section(rows, inputs.totals),
+        "kv": kv_section(rows, inputs.totals, inputs.scheduler),
+        "queueing": queueing_section(inputs.totals, inputs.scheduler),
+        "time": time_section(inputs.totals),
+        "observed": observed,
+    }
+    lacking = missing_fields(matrix)
+    assert not lacking, f"matrix fields differ from the list: {', '.join(lacking)}"
+    return matrix
+
+
+def _counted_total(inputs: MatrixInputs, rows: int) -> int:
+    """Every counted request of the slice, ended or not."""
+    if inputs.counted is not None:
+        return int(inputs.counted.sum())
+    return rows if inputs.requests is None else inputs.requests
+
+
+def _or_missing(value: Any, reason: str) -> Any:
+    return missing(reason) if value is None else value
+
+
+def _run(inputs: MatrixInputs) -> dict[str, Any]:
+    names = ("name", "trace", "command", "seed", "state", "started_at", "events")
+    section = {name: _or_missing(inputs.run.get(name), "not recorded with this run") for name in names}
+    return section | {"tracekit_version": _or_missing(inputs.tracekit_version, "not recorded with this run")}
+
+
+def _setup(profile: Profile | None) -> dict[str, Any]:
+    """Model and hardware, from the profile."""
+    model = profile.model if profile is not None else None
+    hardware = profile.hardware if profile is not None else None
+    reason = _NO_PROFILE if profile is None else f"profile {profile.name} does not say"
+    return {
+        "model": {
+            "name": model.name if model else missing(reason),
+            "precision": model.dtype if model else missing(reason),
+        },
+        "hardware": {
+            "name": hardware.name if hardware else missing(reason),
+            "devices": hardware.count if hardware else missing(reason),
+            "memory_bytes": hardware.memory_bytes if hardware else missing(reason),
+            "parallelism": f"tensor parallel {hardware.tensor_parallel}" if hardware else missing(reason),
+        },
+    }
+
+
+def _engine(inputs: MatrixInputs) -> dict[str, Any]:
+    config = inputs.scheduler
+    return {
+        "name": inputs.engine,
+        "version": f"vLLM {config.engine_version}",
+        "scheduling": "asynchronous" if config.async_scheduling else "synchronous",
+    }
+
+
+def _profile(profile: Profile | None, observed: dict[str, Any]) -> dict[str, Any]:
+    if profile is None:
+        names = ("name", "origin", "fitted", "error_on_trace")
+        return {name: missing(_NO_PROFILE) for name in names}
+    origin = "synthetic coefficients, not held to physics" if profile.synthetic else profile.provenance.get("kind")
+    return {
+        "name": profile.name,
+        "origin": _or_missing(origin, "the profile does not say"),
+        "fitted": dict(profile.fit) or missing("the profile states no fit"),
+        "error_on_trace": _error_on_trace(observed),
+    }
+
+
+def _error_on_trace(observed: dict[str, Any]) -> Any:
+    for name in ("e2e_ns", "ttft_ns", "tpot_ns", "queue_ns"):
+        row = observed[name]
+        if not is_missing(row) and not is_missing(row["median_abs_relative_error"]):
+            error = row["median_abs_relative_error"]
+            return f"{name[:-3]}: median absolute error {error:.1%} per request (n {row['n']:,})"
+    return observed["e2e_ns"]
+
+
+def _knobs(inputs: MatrixInputs) -> dict[str, Any]:
+    config: SchedulerConfig = inputs.scheduler
+    own = {name: _or_missing(value, "not set: the engine's own default applies") for name, value in asdict(config).items()}
+    return {
+        "token_budget": config.token_budget,
+        "seat_limit": config.seat_limit,
+        "kv_budget_blocks": config.usable_blocks,
+        "kv_budget_tokens": config.usable_blocks * config.block_size,
+        **own,
+        "notes": list(inputs.policy_notes) or missing("nothing was estimated, clipped or ignored"),
+    }
