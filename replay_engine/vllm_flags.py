@@ -96,31 +96,7 @@ def split_command(text: str) -> ServeCommand:
     except ValueError as error:
         raise ConfigError(f"vllm command: {one_line(error)}; expected balanced quotes") from None
     starts = [i for i, w in enumerate(words) if w == "serve" or w.startswith("vllm.entrypoints")]
-    rest = words[starts[0] + 1 :] if starts else words
-    settings: dict[str, Any] = {}
-    model: str | None = None
-    ignored: dict[str, str | None] = {}
-    at = 0
-    while at < len(rest):
-        word = rest[at]
-        at += 1
-        if not re.match(r"--?[A-Za-z]", word):
-            model = model or word
-            continue
-        flag, glued, value = _flag(word)
-        knob, negated = _knob(flag)
-        if knob is not None and KNOBS[knob] == "bool":
-            settings[knob] = (knob_value(knob, value) if glued else True) is not negated
-            continue
-        if not glued and flag not in _SWITCHES and at < len(rest) and (knob or not rest[at].startswith("-")):
-            value, glued = rest[at], True
-            at += 1
-        if knob is None:
-            ignored[flag] = value if glued else None
-        elif not glued:
-            raise ConfigError(f"--{flag}: no value; expected --{flag} VALUE")
-        else:
-            _set(settings, knob, flag, value)
+    model, settings, ignored = _scan(words[starts[0] + 1 :] if starts else words)
     parallel = ignored.pop("tensor-parallel-size", None)
     model = model or ignored.pop("model", None)
     notes = tuple(f"--{flag} is ignored: no scheduling decision here depends on it" for flag in ignored if flag != "model")
@@ -130,6 +106,35 @@ def split_command(text: str) -> ServeCommand:
         tensor_parallel=None if parallel is None else _whole_number("--tensor-parallel-size", parallel),
         notes=notes + _suspects(ignored),
     )
+
+
+def _scan(words: list[str]) -> tuple[str | None, dict[str, Any], dict[str, str | None]]:
+    """The model, the scheduler's settings, and the flags (with their values) that are none."""
+    settings: dict[str, Any] = {}
+    ignored: dict[str, str | None] = {}
+    model: str | None = None
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if not re.match(r"--?[A-Za-z]", word):
+            model = model or word
+            continue
+        flag, glued, value = _flag(word)
+        knob, negated = _knob(flag)
+        if knob is not None and KNOBS[knob] == "bool":
+            settings[knob] = (knob_value(knob, value) if glued else True) is not negated
+            continue
+        if not glued and flag not in _SWITCHES and at < len(words) and (knob or not words[at].startswith("-")):
+            value, glued = words[at], True
+            at += 1
+        if knob is None:
+            ignored[flag] = value if glued else None
+        elif not glued:
+            raise ConfigError(f"--{flag}: no value; expected --{flag} VALUE")
+        else:
+            _set(settings, knob, flag, value)
+    return model, settings, ignored
 
 
 def _flag(word: str) -> tuple[str, bool, str]:

@@ -1,0 +1,119 @@
+"""``tracekit replay``: the main job. Load, schedule, simulate, record, and print the acceptance matrix."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug
+
+__all__ = ["register"]
+
+
+class Engine(StrEnum):
+    auto = "auto"
+    sim = "sim"
+
+
+class Events(StrEnum):
+    full = "full"
+    outcomes = "outcomes"
+    none = "none"
+
+
+Inputs = Annotated[
+    list[str],
+    typer.Argument(metavar="TRACE...", help="Files, globs, a folder, - for standard input, or the name of a loaded trace."),
+]
+Map = Annotated[
+    list[str] | None,
+    typer.Option("--map", metavar="COLUMN=SOURCE", help="A canonical column from a source column, as arrival=ts:ms; repeatable."),
+]
+Format = Annotated[
+    str | None, typer.Option("--format", metavar="NAME", help="The trace's format; found by its content when not given.")
+]
+EngineOption = Annotated[Engine, typer.Option("--engine", help="What runs the iterations; auto takes the simulator.")]
+Profile = Annotated[
+    str | None, typer.Option("--profile", metavar="NAME|FILE", help="Latency profile [default: the published H100 one].")
+]
+PolicyOption = Annotated[
+    str | None,
+    typer.Option("--policy", metavar='FILE|"vllm serve ..."', help="Policy file or command [default: vLLM's API server's]."),
+]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KNOB=VALUE", help="One setting on top of the policy; repeatable.")
+]
+SloOption = Annotated[str | None, typer.Option("--slo", metavar="PARTS", help="As ttft=500ms,tpot=50ms; also itl, stall, e2e.")]
+Goodput = Annotated[
+    list[str] | None,
+    typer.Option("--goodput", metavar="PARTS", help="The SLO as vLLM's benchmark writes it, in ms: ttft:200 tpot:50 e2el:5000."),
+]
+Window = Annotated[
+    str | None,
+    typer.Option("--window", metavar="FROM:TO", help="Part of the trace: 10m:20m from its start, or absolute times."),
+]
+Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Only the first N requests.")]
+RateScale = Annotated[float, typer.Option("--rate-scale", metavar="X", help="Arrivals come X times as fast.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
+EventsOption = Annotated[Events, typer.Option("--events", help="What is recorded of the run.")]
+Name = Annotated[str | None, typer.Option("--name", metavar="TEXT", help="The run's name.")]
+Warmup = Annotated[
+    str | None, typer.Option("--warmup", metavar="TIME", help="Leave this much more of the start uncounted, as 30s.")
+]
+AcceptDegraded = Annotated[bool, typer.Option("--accept-degraded", help="A request whose answer was cut can meet its SLO.")]
+
+
+def replay(
+    inputs: Inputs,
+    engine: EngineOption = Engine.auto,
+    profile: Profile = None,
+    policy: PolicyOption = None,
+    sets: Sets = None,
+    slo: SloOption = None,
+    goodput: Goodput = None,
+    window: Window = None,
+    warmup: Warmup = None,
+    limit: Limit = None,
+    rate_scale: RateScale = 1.0,
+    seed: Seed = 0,
+    events: EventsOption = Events.full,
+    mapping: Map = None,
+    trace_format: Format = None,
+    accept_degraded: AcceptDegraded = False,
+    name: Name = None,
+    db: Db = DEFAULT_DB,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Replay a trace through the engine and print its acceptance matrix."""
+    _run(**locals())
+
+
+def _run(*, as_json: bool, debug: bool, **options: Any) -> None:
+    """Each option goes to the library under its own name."""
+    from tracekit.cli.output import emit, note, print_text
+    from tracekit.cli.progress import ProgressDisplay
+    from tracekit.replay import replay as replay_trace
+
+    for name in ("sets", "mapping"):
+        options[name] = tuple(options[name] or ())
+    for name in ("engine", "events"):
+        options[name] = options[name].value
+    options["goodput"] = " ".join(options["goodput"]) if options["goodput"] else None
+    with ProgressDisplay("replay") as progress:
+        report = replay_trace(progress=progress, **options)
+    for line in report.lines:
+        note(line)
+
+    def render() -> None:
+        from tracekit.metrics import render_text
+
+        print_text(render_text(report.matrix))
+
+    emit(report.matrix, as_json, render)
+
+
+def register(app: typer.Typer) -> None:
+    app.command("replay")(replay)

@@ -1,0 +1,158 @@
+"""``tracekit runs``, ``show`` and ``explain``: what was replayed, and the story of one request."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug
+from tracekit.cli.output import emit, note, print_table, print_text
+from tracekit.errors import UsageError
+
+if TYPE_CHECKING:
+    from tracekit.store import SpoolInfo, Store
+
+__all__ = ["register"]
+
+runs = typer.Typer(help="Recorded runs: list, remove, recover.")
+Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's number, its name, or last.")]
+Spool = Annotated[str, typer.Argument(metavar="SPOOL", help="The spool's name as doctor shows it; all takes every one.")]
+
+
+@runs.callback(invoke_without_command=True)
+def _runs(context: typer.Context, db: Db = DEFAULT_DB, as_json: AsJson = False, debug: Debug = False) -> None:
+    if context.invoked_subcommand is None:
+        list_(db=db, as_json=as_json)
+
+
+@runs.command("list")
+def list_(db: Db = DEFAULT_DB, as_json: AsJson = False, debug: Debug = False) -> None:
+    """List the runs of a database, oldest first, and the size of the file."""
+    from tracekit.store import Store, database_size, list_runs
+
+    store = Store(db)
+    found = list_runs(store)
+    size = database_size(store)
+    head = ("run", "name", "trace_name", "started_at", "wall_s", "engine", "profile", "events", "state", "requests", "iterations")
+    rows = [[run[column] for column in head] for run in found]
+
+    def render() -> None:
+        print_table([column.removesuffix("_name") for column in head], rows, empty="no runs yet; `tracekit replay` makes one")
+        note(f"{db}: {size['file_bytes']:,} bytes, {size['free_bytes']:,} of them free to be written again")
+
+    emit({"schema": "tracekit.runs/1", "runs": found, "size": size}, as_json, render)
+
+
+@runs.command()
+def rm(
+    run: Annotated[list[str], typer.Argument(metavar="RUN...", help="Numbers or names of runs, or last.")],
+    db: Db = DEFAULT_DB,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Remove runs and their events."""
+    from tracekit.store import Store, remove_runs, resolve_run
+
+    store = Store(db)
+    gone = remove_runs(store, [resolve_run(store, text) for text in run])
+    names = ", ".join(str(number) for number in gone.runs)
+    line = f"removed run {names}: {gone.events:,} event rows; the file shrank by {gone.freed_bytes:,} bytes"
+    line += f", {gone.reusable_bytes:,} bytes in it are free to be written again"
+    emit({"schema": "tracekit.removed/1", **asdict(gone)}, as_json, lambda: print_text(line))
+
+
+@runs.command()
+def recover(spool: Spool, db: Db = DEFAULT_DB, as_json: AsJson = False, debug: Debug = False) -> None:
+    """Commit what a killed replay left behind."""
+    from tracekit.store import Store
+    from tracekit.store import recover as recover_spool
+
+    store = Store(db)
+    numbers = [recover_spool(store, found) for found in _left(store, spool)]
+    text = "\n".join(f"recovered as run {number}" for number in numbers)
+    emit({"schema": "tracekit.recovered/1", "runs": numbers}, as_json, lambda: print_text(text))
+
+
+@runs.command()
+def discard(spool: Spool, db: Db = DEFAULT_DB, as_json: AsJson = False, debug: Debug = False) -> None:
+    """Throw away what a killed replay left behind."""
+    from tracekit.store import Store
+    from tracekit.store import discard as discard_spool
+
+    found = _left(Store(db), spool)
+    for each in found:
+        discard_spool(each)
+    names = [each.folder.name for each in found]
+    emit({"schema": "tracekit.discarded/1", "spools": names}, as_json, lambda: print_text(f"discarded {', '.join(names)}"))
+
+
+def _left(store: Store, name: str) -> list[SpoolInfo]:
+    from tracekit.store import find_spools
+
+    left = [spool for spool in find_spools(store) if not spool.alive]
+    chosen = [spool for spool in left if name in ("all", spool.folder.name)]
+    if not chosen:
+        names = ", ".join(spool.folder.name for spool in left) or "nothing: no run was cut short"
+        raise UsageError(f"'{name}': no such spool to recover or discard; there is {names}")
+    return chosen
+
+
+def show(
+    run: Run,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The matrix as Markdown.")] = False,
+    db: Db = DEFAULT_DB,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Show the acceptance matrix of a run."""
+    from tracekit.store import Store, load_run, resolve_run
+
+    store = Store(db)
+    row = load_run(store, resolve_run(store, run))
+    if row["matrix"] is None:
+        raise UsageError(f"run {row['run']}: state {row['state']}, it has no matrix; `tracekit sql` reads its events")
+
+    def render() -> None:
+        from tracekit.metrics import render_markdown, render_text
+
+        print_text(render_markdown(row["matrix"]) if markdown else render_text(row["matrix"]))
+
+    emit(row["matrix"], as_json, render)
+
+
+def explain(
+    run: Run,
+    request: Annotated[str, typer.Argument(metavar="REQUEST", help="The request's number in the run (column request).")],
+    db: Db = DEFAULT_DB,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Tell the story of one request: every stretch of its life, and why it waited."""
+    from tracekit.explain import explain as explain_request
+    from tracekit.store import Store, resolve_run
+
+    store = Store(db)
+    number = resolve_run(store, run)
+    with store.read() as con:
+        story = explain_request(con, number, _request_number(request))
+
+    def render() -> None:
+        from tracekit.explain import render_explain
+
+        print_text(render_explain(story))
+
+    emit(story, as_json, render)
+
+
+def _request_number(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(f"'{text}': expected a request's number in the run; `tracekit sql` on outcomes lists them")
+    return int(text)
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(runs, name="runs")
+    app.command("show")(show)
+    app.command("explain")(explain)
