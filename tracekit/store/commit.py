@@ -15,7 +15,7 @@ from replay_engine.tables import ENUMS, NULLABLE
 from tracekit.errors import InputError
 from tracekit.store.database import Store, one_line
 from tracekit.store.files import write_json
-from tracekit.store.schema import EVENT_TABLES, PER_REQUEST, RUN_COLUMNS, event_columns
+from tracekit.store.schema import PER_REQUEST, RUN_COLUMNS, event_columns
 from tracekit.store.spool import STATE, SpoolSink, read_header, remove_spool, row_layout, spool_rows
 
 if TYPE_CHECKING:
@@ -56,18 +56,19 @@ def commit_run(
 
 
 def commit_folder(store: Store, folder: Path, row: Mapping[str, Any]) -> int:
-    """Put a spool's rows and its ``runs`` row into the database and remove the spool."""
+    """Put a spool's rows and its ``runs`` row into the database and remove the spool; nothing is committed twice."""
     import duckdb
     import pyarrow as pa
 
     header = read_header(folder)
     try:
         with store.write("commit a run") as con:
-            run = _next_run(con)
-            for table in EVENT_TABLES:
-                if table in header["tables"]:
+            there = con.execute("SELECT run FROM runs WHERE spool = ?", [folder.name]).fetchall()
+            run = int(there[0][0]) if there else _next_run(con)
+            if not there:
+                for table in header["tables"]:
                     _copy_table(con, folder, header, table, run)
-            _insert_run(con, {**row, "run": run, "spool": folder.name})
+                _insert_run(con, {**row, "run": run, "spool": folder.name})
     except (duckdb.Error, pa.ArrowException, KeyError) as error:
         raise InputError(f"the spool cannot be committed: {one_line(error)}", file=str(folder)) from error
     remove_spool(folder)

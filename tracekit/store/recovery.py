@@ -76,8 +76,8 @@ def recover(store: Store, spool: SpoolInfo | Path) -> int:
         raise InputError("not a spool of this program", file=str(spool))
     if info.alive:
         raise UsageError(f"{info.folder.name}: its process {info.pid} still runs; wait for it or end it first")
-    if not any(known.folder == info.folder for known in find_spools(store)):
-        raise UsageError(f"{info.folder.name}: already in the database")
+    if not info.folder.is_dir():
+        raise UsageError(f"{info.folder.name}: no longer there; it is in the database or was discarded")
     row = {key: value for key, value in info.run.items() if key in RUN_COLUMNS and key not in ("run", "spool")}
     if not info.complete:
         row["state"] = "interrupted"
