@@ -35,6 +35,7 @@ def admit_waiting(state: State, plan: BatchPlan, spare: int, grants: list[tuple[
         reserve = state.reserve if running else 0
         if seq is state.memo_head and _still_blocked(state, reserve):
             plan.refused_by, plan.refused, plan.refused_need = _FULL_ISL, seq, state.memo_lack + reserve
+            plan.refused_again = True
             break
         hit, revived = pool.hits(seq)
         cached = hit * size

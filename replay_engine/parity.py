@@ -53,7 +53,6 @@ class _Case:
         ]
         self.raw = requests
         self.sequences: dict[str, Sequence] = {}
-        self.ended = 0
 
     def run(self) -> Iterator[dict[str, Any]]:
         arrivals: dict[int, list[int]] = {}
@@ -62,21 +61,16 @@ class _Case:
             arrivals.setdefault(raw["arrival_step"], []).append(i)
             if raw.get("abort_step") is not None:
                 aborts.setdefault(raw["abort_step"], []).append(raw["id"])
-        step, before = 0, None
-        while self.ended < len(self.raw) or before is not None:
+        step = 0
+        before: tuple[int, BatchPlan] | None = None
+        while arrivals or self.scheduler.has_requests():
             record: dict[str, Any] = {"step": step}
-            arrived = [self._add(i) for i in arrivals.get(step, ())]
-            active = self.scheduler.has_requests()
-            aborted = [name for name in aborts.get(step, ()) if self._abort(name)]
-            if arrived:
-                record["arrived"] = arrived
-            if aborted:
-                record["aborted"] = aborted
-            plan = self._decide(record)
-            due = before if self.config.async_scheduling else (step, plan)
-            self._outcome(record, due)
-            before = (step, plan) if self.config.async_scheduling and plan.total_tokens else None
-            if active or aborted:
+            record |= _named("arrived", [self._add(i) for i in arrivals.pop(step, ())])
+            record |= _named("aborted", [name for name in aborts.pop(step, ()) if self._abort(name)])
+            if "aborted" in record or self.scheduler.has_requests():
+                plan = self._decide(record)
+                self._outcome(record, before if self.config.async_scheduling else (step, plan))
+                before = (step, plan)
                 yield record
             step += 1
 
@@ -87,9 +81,7 @@ class _Case:
 
     def _abort(self, name: str) -> bool:
         seq = self.sequences.get(name)
-        gone = seq is not None and self.scheduler.abort(seq)
-        self.ended += gone
-        return gone
+        return seq is not None and self.scheduler.abort(seq)
 
     def _decide(self, record: dict[str, Any]) -> BatchPlan:
         scheduler, pool = self.scheduler, self.scheduler.state.pool
@@ -134,7 +126,7 @@ class _Case:
         record["decode_set"] = sorted(seq.request_id for seq in members)
         record["refused_by"] = Refusal(plan.refused_by).name
         record["refused_head"] = plan.refused.request_id if plan.refused else None
-        record["refused_need"] = plan.refused_need
+        record["refused_need"] = None if plan.refused_again else plan.refused_need
         if isinstance(state.pool, IdentifiedPool):
             record["block_tables"] = {seq.request_id: list(seq.blocks) for seq in state.running.values()}
             record["free_list"] = state.pool.free_list()
@@ -151,7 +143,6 @@ class _Case:
             first = [s.request_id for s in plan.sampled if s not in gone and _first_token(s, plan)]
             record |= _named("first_token", first)
             record |= _named("finished", [seq.request_id for seq in finished])
-        self.ended += len(finished)
         record["free_blocks_end"] = scheduler.state.pool.free
         if self.config.enable_prefix_caching:
             record["hash_entries_end"] = scheduler.cache_entries()
@@ -237,7 +228,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Exit code 0: every record identical; 1: a difference; 2: no vectors there."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if len(arguments) not in (1, 2) or not Path(arguments[0]).is_dir():
-        print("usage: python -m replay_engine.parity DIR [auto|identified|traced]", file=sys.stderr)
+        print("usage: python -m replay_engine.parity DIR [auto|counted|identified|traced]", file=sys.stderr)
         return 2
     pool: PoolKind = arguments[1] if len(arguments) == 2 else "auto"  # type: ignore[assignment]  # a wrong word fails in make_pool
     results = check_folder(Path(arguments[0]), pool)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from replay_engine.kv_counted import Grant
 from replay_engine.state import State
-from replay_engine.types import BatchPlan, Sequence
+from replay_engine.types import BatchPlan, Refusal, Sequence
 from replay_engine.walk import walk
 
 __all__ = ["running_pass"]
+
+_INTERVAL = int(Refusal.prefill_interval)
 
 
 def running_pass(state: State, plan: BatchPlan, due: dict[int, Sequence]) -> tuple[int, list[tuple[Sequence, int]]]:
@@ -54,6 +56,8 @@ def running_pass(state: State, plan: BatchPlan, due: dict[int, Sequence]) -> tup
     pool.advance(due, decodes.buckets[(it + state.fill_offset) % size], it, taken)
     if passed:
         plan.starved = passed
+        if state.hold:
+            plan.starved_by = _INTERVAL
     return spare, [(seq, tokens) for seq, tokens, _ in taken]
 
 

@@ -20,7 +20,7 @@ from replay_engine.types import BatchPlan, PrefillEntry, Refusal, Request, SeqSt
 
 __all__ = ["PoolKind", "Scheduler", "make_pool"]
 
-PoolKind = Literal["auto", "identified", "traced"]
+PoolKind = Literal["auto", "counted", "identified", "traced"]
 _WAIT, _LOOSE, _DECODE, _DRAIN, _GONE = (int(s) for s in SeqState)
 _AFTER_PREEMPTION = int(Refusal.after_preemption)
 
@@ -35,7 +35,7 @@ def make_pool(config: SchedulerConfig, kind: PoolKind = "auto") -> BlockPool:
     lag = int(config.async_scheduling)
     if not caching and kind != "identified":
         return CountedPool(config.usable_blocks)
-    if kind == "traced":
+    if kind == "traced" and split:
         return TracedPool(config.usable_blocks, config.block_size, lag)
     return IdentifiedPool(config.usable_blocks, config.block_size, lag, caching=caching, split_free_list=split)
 
@@ -87,7 +87,7 @@ class Scheduler:
         carries = False
         if self._loose or spare < 0 or len(due) > self._pool.free:
             spare, grants = running_pass(state, plan, due)
-            carries = any(seq.chunk for seq, _ in grants) if state.interval > 1 else False
+            carries = state.interval > 1 and (state.carried or any(seq.chunk for seq, _ in grants))
         elif due or self._fill:
             self._pool.advance(due, self._buckets[(it + self._fill) % self._size], it, ())
         if state.joined:
@@ -109,6 +109,14 @@ class Scheduler:
             self._advance(plan, grants)
         if state.interval > 1:
             self._count_cadence(plan, carries)
+        plan.running = len(state.running)
+        plan.waiting = len(self._waiting)
+        pool = self._pool
+        plan.kv_free = pool.free
+        plan.kv_blank = pool.blank
+        if pool.evicted != state.evicted:
+            plan.evicted = pool.evicted - state.evicted
+            state.evicted = pool.evicted
         return plan
 
     def _retire(self, plan: BatchPlan) -> None:
@@ -126,14 +134,15 @@ class Scheduler:
         entries: list[PrefillEntry] = []
         sampled: list[Sequence] = []
         ending: list[Sequence] = []
-        tokens = qk = recomputed = 0
+        seqs = tokens = qk = recomputed = 0
         for seq, n in grants:
             context = seq.comp
             comp = seq.comp = context + n
             again = min(comp, seq.lost_high) - context
             again = again if again > 0 else 0
-            entries.append(PrefillEntry(seq, n, comp, again))
+            entries.append(PrefillEntry(seq, n, comp, again, not seq.chunk))
             if seq.chunk:
+                seqs += 1
                 tokens += n
                 qk += n * context + n * n // 2
                 recomputed += again
@@ -147,7 +156,8 @@ class Scheduler:
                 self._settle(seq, plan.iteration, ending)
             else:
                 seq.chunk = True
-        plan.prefill, plan.prefill_tokens, plan.prefill_qk, plan.recomputed_tokens = entries, tokens, qk, recomputed
+        plan.prefill, plan.prefill_seqs = entries, seqs
+        plan.prefill_tokens, plan.prefill_qk, plan.recomputed_tokens = tokens, qk, recomputed
         if sampled:
             plan.sampled = sampled
         if ending:
@@ -220,6 +230,7 @@ class Scheduler:
         """Whether this iteration must not prefill (``prefill_schedule_interval``)."""
         state = self.state
         decoding = len(state.running) - sum(1 for seq in state.loose.values() if seq.chunk)
+        state.carried = False
         state.hold = not state.suspended and state.executed + 1 - state.last_prefill < state.interval and decoding > 0
 
     def _count_cadence(self, plan: BatchPlan, carries: bool) -> None:

@@ -22,7 +22,7 @@ class State:
     """
 
     __slots__ = (
-        "adaptive", "budget", "chunked", "continue_self", "decodes", "executed", "fill_offset", "full_isl", "hold", "interval",
+        "adaptive", "budget", "carried", "chunked", "continue_self", "decodes", "evicted", "executed", "fill_offset", "full_isl", "hold", "interval",
         "it", "joined", "lag", "last_prefill", "late", "left", "lone_exempt", "loose", "memo_changes", "memo_head", "memo_lack",
         "next_ticket", "pool", "priority", "reserve", "running", "seats", "size", "suspended", "threshold", "waiting",
     )  # fmt: skip
@@ -54,10 +54,13 @@ class State:
         self.left: list[Sequence] = []
         self.late: list[Sequence] = []
         """Starved asynchronous decodes whose last full block is registered when their token lands."""
+        self.evicted = 0
         self.hold = False
         self.executed = 0
         self.last_prefill = -self.interval
         self.suspended = False
+        self.carried = False
+        """Whether the walk gave a prefill chunk, even if a preemption took it back: the cadence counts it."""
         self.memo_head: Sequence | None = None
         self.memo_lack = 0
         self.memo_changes = 0

@@ -171,13 +171,15 @@ class PrefillEntry(NamedTuple):
     """Explicitly computed tokens of one sequence in one iteration.
 
     ``query_len`` tokens are computed; the KV length afterwards is ``kv_len`` (context + query_len).
-    ``recompute`` of them had been computed before a preemption.
+    ``recompute`` of them had been computed before a preemption. ``decode``: a decode that missed an iteration and is not
+    a member of the standing set (again) yet; it counts as a decode.
     """
 
     seq: Sequence
     query_len: int
     kv_len: int
     recompute: int
+    decode: bool
 
 
 class Sequence:
@@ -244,7 +246,9 @@ _EMPTY: tuple[Any, ...] = ()
 class BatchPlan:
     """What one iteration computes, plus what changed since the plan before.
 
-    Rare fields are class defaults, so that a plan that only decodes costs three attributes.
+    Rare fields are class defaults, so that a plan that only decodes costs seven attributes.
+    ``running`` and ``waiting`` are the lengths of the two lists after the decision, ``kv_free`` the free blocks, ``kv_blank`` those
+    of them that hold nothing the prefix cache could give.
     ``prefill`` lists explicit entries in scheduling order; every member of the decode set computes one token;
     ``joined``/``left`` are the set's changes since the last plan (a consumer adds ``joined`` first, then removes ``left``).
     """
@@ -252,7 +256,12 @@ class BatchPlan:
     iteration: int
     decode_seqs: int
     decode_kv: int
+    running: int
+    waiting: int
+    kv_free: int
+    kv_blank: int
     prefill: SequenceOf[PrefillEntry] = _EMPTY
+    prefill_seqs: int = 0
     prefill_tokens: int = 0
     prefill_qk: int = 0
     recomputed_tokens: int = 0
@@ -264,6 +273,8 @@ class BatchPlan:
     """Sequences preempted in this plan, in order, with the computed tokens they lost."""
     starved: SequenceOf[Sequence] = _EMPTY
     """Running sequences that got no token in this iteration although they had tokens to compute."""
+    starved_by: int = 1
+    """Why, as a ``Refusal`` code."""
     sampled: SequenceOf[Sequence] = _EMPTY
     """Sequences of ``prefill`` whose last known token is computed here: they sample a token."""
     finishing: SequenceOf[Sequence] = _EMPTY
@@ -271,6 +282,9 @@ class BatchPlan:
     refused_by: int = 0
     refused: Sequence | None = None
     refused_need: int = 0
+    """Blocks the refused head wants, reserve included, for the ``kv_*`` reasons."""
+    refused_again: bool = False
+    """The head stands refused from an earlier look; ``refused_need`` is as of then."""
     hit_tokens: int = 0
     evicted: int = 0
     walked: bool = False
@@ -302,9 +316,7 @@ class Pending(Protocol):
 class Executor(Protocol):
     """Runs plans. Two-phase from day one: ``submit`` may return before the work is done."""
 
-    def submit(self, plan: BatchPlan, running: int) -> Pending:
-        """Start ``plan``; ``running`` is the length of the running list (host time depends on it)."""
-        ...
+    def submit(self, plan: BatchPlan) -> Pending: ...
 
 
 class EventSink(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from replay_engine.state import State
-from replay_engine.types import BatchPlan, SeqState, Sequence
+from replay_engine.types import BatchPlan, Refusal, SeqState, Sequence
 
 __all__ = ["walk"]
 
@@ -79,6 +79,7 @@ def _grant(state: State, seq: Sequence, comp: int, tokens: int, need: int) -> No
         if (comp + state.fill_offset) % state.size == 0:
             pool.commit(seq, comp + state.fill_offset)
     else:
+        state.carried = state.carried or seq.chunk
         seq.nblocks += need
         pool.commit(seq, comp + tokens)
 
@@ -135,3 +136,5 @@ def _starve(state: State, plan: BatchPlan, order: list[Sequence], granted: dict[
         starved.append(seq)
     if starved:
         plan.starved = starved
+        if state.hold and all(seq.chunk for seq in starved):
+            plan.starved_by = int(Refusal.prefill_interval)

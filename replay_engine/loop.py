@@ -1,0 +1,190 @@
+"""The one loop: deliver due events -> schedule -> execute -> update -> log, on the engine clock.
+
+The clock is int64 ns and advances by what iterations take; idle gaps are skipped, nothing sleeps. Simulator and real engine differ in one
+thing only: where a duration comes from. Under asynchronous scheduling plan n+1 is made at the clock of iteration n's start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from replay_engine.arrivals import NEVER, Calendar
+from replay_engine.config import SchedulerConfig
+from replay_engine.front_door import FrontDoor
+from replay_engine.recorder import EventMode, Recorder
+from replay_engine.scheduler import Scheduler, make_pool
+from replay_engine.tables import OutcomeReason
+from replay_engine.totals import RunTotals
+from replay_engine.types import (
+    BatchPlan,
+    EventSink,
+    Executor,
+    Pending,
+    Request,
+    RequestSource,
+    RequestState,
+    SeqState,
+    Sequence,
+)
+
+__all__ = ["Replay", "RunState"]
+
+RunState = Literal["finished", "no_progress", "interrupted"]
+_WAIT, _LOOSE, _DECODE = int(SeqState.WAIT), int(SeqState.LOOSE), int(SeqState.DECODE)
+
+
+class Replay:
+    """Replays a request source through one engine. ``run`` returns how it ended; ``totals`` has the sums."""
+
+    def __init__(
+        self,
+        source: RequestSource,
+        config: SchedulerConfig,
+        executor: Executor,
+        sink: EventSink,
+        *,
+        mode: EventMode = "full",
+        stall_threshold_ns: int | None = None,
+        on_chunk: Callable[[RunTotals], None] | None = None,
+    ) -> None:
+        self.config = config
+        self.scheduler = Scheduler(config, make_pool(config))
+        self._executor = executor
+        self._calendar = Calendar(source, config.block_size, caching=config.enable_prefix_caching)
+        self._front_door = FrontDoor(config)
+        self._recorder = Recorder(sink, config, mode=mode, stall_threshold_ns=stall_threshold_ns, on_chunk=on_chunk)
+        self._live: dict[int, Sequence] = {}
+        self._stuck = 0
+        self.now = 0
+
+    @property
+    def totals(self) -> RunTotals:
+        """Sums over all iterations so far that were flushed."""
+        return self._recorder.totals
+
+    def run(self) -> RunState:
+        """Replay to the end. An interrupt (Ctrl-C) ends the run as ``interrupted`` with all before it kept."""
+        state: RunState
+        try:
+            finished = self._run_asynchronous() if self.config.async_scheduling else self._run_synchronous()
+            state = "finished" if finished else "no_progress"
+        except KeyboardInterrupt:
+            state = "interrupted"
+        if state != "finished":
+            self._end_all(OutcomeReason.no_progress if state == "no_progress" else OutcomeReason.interrupted)
+        self._recorder.flush()
+        return state
+
+    def _run_synchronous(self) -> bool:
+        calendar, scheduler, record = self._calendar, self.scheduler, self._recorder.record
+        schedule, submit, update = scheduler.schedule, self._executor.submit, scheduler.update
+        running, waiting = scheduler.state.running, scheduler.state.waiting
+        now = self.now
+        while True:
+            if now >= calendar.due_ns:
+                self._deliver(now)
+            if not running and not waiting:
+                if calendar.due_ns == NEVER:
+                    return True
+                now = calendar.due_ns
+                continue
+            plan = schedule(now)
+            result = submit(plan).wait()
+            record(plan, now, result)
+            now += result.duration_ns
+            self.now = now
+            if plan.finishing:
+                self._retire(update(plan))
+            if plan.preempted and self._no_progress(plan):
+                return False
+
+    def _run_asynchronous(self) -> bool:
+        calendar, scheduler, record = self._calendar, self.scheduler, self._recorder.record
+        schedule, submit, update = scheduler.schedule, self._executor.submit, scheduler.update
+        running, waiting, state = scheduler.state.running, scheduler.state.waiting, scheduler.state
+        start = self.now
+        before: BatchPlan | None = None
+        pending: Pending | None = None
+        while True:
+            # ``start`` is when the plan before started: what arrives later is invisible to this one.
+            if start >= calendar.due_ns:
+                self._deliver(start)
+            if not running and not waiting:
+                if before is not None and pending is not None:
+                    start = self._complete(before, pending, start)
+                    before = None
+                    continue
+                if calendar.due_ns == NEVER:
+                    return True
+                start = max(start, calendar.due_ns)
+                continue
+            plan = schedule(start)
+            pending_now = submit(plan)
+            if before is not None and pending is not None:
+                result = pending.wait()
+                record(before, start, result)
+                start += result.duration_ns
+                self.now = start
+                if before.finishing or state.late:
+                    self._retire(update(before))
+            before, pending = plan, pending_now
+            if plan.preempted and self._no_progress(plan):
+                self._complete(plan, pending, start)
+                return False
+
+    def _complete(self, plan: BatchPlan, pending: Pending, start: int) -> int:
+        """The last plan in flight ends; nothing is scheduled beside it. Returns its end."""
+        result = pending.wait()
+        self._recorder.record(plan, start, result)
+        self.now = start + result.duration_ns
+        self._retire(self.scheduler.update(plan))
+        return self.now
+
+    def _deliver(self, now: int) -> None:
+        arrived, cancelled = self._calendar.pop_due(now)
+        for request, keys in arrived:
+            self._admit(request, keys)
+        for index in cancelled:
+            seq = self._live.pop(index, None)
+            if seq is not None:
+                outputs = self._outputs(seq)
+                if self.scheduler.abort(seq):
+                    self._end(seq, RequestState.cancelled, OutcomeReason.client_cancelled, outputs)
+
+    def _admit(self, request: Request, keys: list[int]) -> None:
+        reason = self._front_door.refuses(request.prompt_tokens)
+        if reason:
+            self._recorder.spans.never_started(
+                request.index, request.arrival_ns, request.prompt_tokens, RequestState.rejected, reason
+            )
+            return
+        self._live[request.index] = self.scheduler.add(request, keys)
+
+    def _retire(self, finished: list[Sequence]) -> None:
+        for seq in finished:
+            self._live.pop(seq.index, None)
+            self._stuck = 0
+
+    def _no_progress(self, plan: BatchPlan) -> bool:
+        """Whether requests evict each other for ever: a long row of iterations that preempt and bring nobody a token.
+
+        Nobody decodes and no prefill completes in such an iteration; whenever one of both happens the count starts again.
+        """
+        self._stuck = 0 if plan.decode_seqs or plan.sampled else self._stuck + 1
+        return self._stuck > 1000 + 10 * len(self._live)
+
+    def _outputs(self, seq: Sequence) -> int:
+        """Output tokens ``seq`` has produced so far."""
+        if seq.first_token_ns < 0:
+            return 0
+        computed = max(self.scheduler.computed(seq), seq.lost_high)
+        return min(max(computed - seq.prompt_tokens + 1, 1), seq.output_limit)
+
+    def _end(self, seq: Sequence, state: RequestState, reason: OutcomeReason, outputs: int) -> None:
+        self._recorder.spans.end_early(seq, max(self.now, seq.phase_start_ns), self.scheduler.state.it, state, reason, outputs)
+
+    def _end_all(self, reason: OutcomeReason) -> None:
+        for seq in list(self._live.values()):
+            self._end(seq, RequestState.failed, reason, self._outputs(seq))
+        self._live.clear()

@@ -1,0 +1,60 @@
+"""The simulated executor: an iteration's duration predicted from its shape. It shares scheduler, loop and events with every other executor."""
+
+from __future__ import annotations
+
+from replay_engine.profile import Latency
+from replay_engine.types import BatchPlan, IterationResult
+
+__all__ = ["SimExecutor"]
+
+
+class _Done(IterationResult):
+    """A result that is there at once."""
+
+    __slots__ = ()
+
+    def wait(self) -> IterationResult:
+        return self
+
+
+class SimExecutor:
+    """``device = max(floor, a + b*tokens) + c*qk + d*seqs + e*kv``; ``host = h0 + h1*running + h2*(joined + left)``.
+
+    Synchronous: host and device add up. Asynchronous: they overlap, the longer one counts. A plan without tokens runs nothing on
+    the device. At most two results are alive at a time (iterations n and n+1), so two objects take turns.
+    """
+
+    __slots__ = ("_a", "_asynchronous", "_b", "_c", "_d", "_e", "_floor", "_h0", "_h1", "_h2", "_next", "_other")
+
+    def __init__(self, latency: Latency, *, asynchronous: bool) -> None:
+        self._floor, self._a, self._b = latency.floor_ns, latency.a_ns, latency.b_ns
+        self._c, self._d, self._e = latency.c_ns, latency.d_ns, latency.e_ns
+        self._h0, self._h1, self._h2 = latency.h0_ns, latency.h1_ns, latency.h2_ns
+        self._asynchronous = asynchronous
+        self._next = _Done(0, 0, 0)
+        self._other = _Done(0, 0, 0)
+
+    def submit(self, plan: BatchPlan) -> _Done:
+        result, self._next, self._other = self._next, self._other, self._next
+        seqs = plan.decode_seqs
+        tokens = plan.prefill_tokens
+        host = round(self._h0 + self._h1 * plan.running + self._h2 * (len(plan.joined) + len(plan.left)))
+        if tokens:
+            base = self._a + self._b * tokens
+            if base < self._floor:
+                base = self._floor
+            device = round(base + self._c * plan.prefill_qk + self._d * seqs + self._e * plan.decode_kv)
+        elif seqs:
+            base = self._floor if self._floor > self._a else self._a
+            device = round(base + self._d * seqs + self._e * plan.decode_kv)
+        else:
+            device = 0
+        result.device_ns = device
+        result.host_ns = host
+        if not self._asynchronous:
+            result.duration_ns = device + host
+        elif device:
+            result.duration_ns = device if device > host else host
+        else:
+            result.duration_ns = 0
+        return result

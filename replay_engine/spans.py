@@ -1,0 +1,192 @@
+"""Every request's life as spans that touch: written when a request changes what it is doing, never per token.
+
+A span starts and ends on iteration boundaries (the first one at the arrival), so a request's spans partition arrival to last token to the
+nanosecond. A ``decode`` span holds only if its sequence was served in every iteration of it.
+"""
+
+from __future__ import annotations
+
+from replay_engine.gaps import GapClock
+from replay_engine.rows import RowBuffer
+from replay_engine.tables import OutcomeReason
+from replay_engine.types import BatchPlan, Phase, PrefillEntry, Refusal, RequestState, SeqState, Sequence
+
+__all__ = ["SpanTracker"]
+
+_QUEUED, _PREFILL, _WAIT, _DECODE, _STALLED, _PREEMPTED = (
+    int(p) for p in (Phase.queued, Phase.prefill, Phase.prefill_wait, Phase.decode, Phase.stalled, Phase.preempted)
+)
+_ENDED = -1
+_AFTER_PREEMPTION = int(Refusal.after_preemption)
+_FINISHED = int(RequestState.finished)
+_SET = int(SeqState.DECODE)
+
+
+class SpanTracker:
+    """Turns plans into spans, outcomes, and preemption rows. ``start`` and ``end`` are an iteration's times."""
+
+    __slots__ = ("_gaps", "_open", "_outcomes", "_preemptions", "_refused_before", "_spans", "keep_spans")
+
+    def __init__(self, spans: RowBuffer, outcomes: RowBuffer, preemptions: RowBuffer, gaps: GapClock, *, keep_spans: bool) -> None:
+        self._spans = spans
+        self._outcomes = outcomes
+        self._preemptions = preemptions
+        self._gaps = gaps
+        self._open: dict[int, list[int]] = {}
+        """Preemptions not restored yet, by request: iteration, resumed iteration, times, lost, recomputed before, hit."""
+        self._refused_before = 0
+        self.keep_spans = keep_spans
+
+    def changes(self, plan: BatchPlan, start: int, end: int) -> None:
+        """What ``plan`` changed for its sequences. The gap clock has not ticked for this iteration yet."""
+        it, gaps = plan.iteration, self._gaps
+        gaps.fold()
+        for seq, lost in plan.preempted:
+            self._preempt(seq, lost, it, start)
+        for seq in plan.starved:
+            self._passed_over(seq, it, start, plan.starved_by)
+        for seq, cached, resumed in plan.admitted:
+            self._admit(seq, it, start, cached, resumed)
+        for entry in plan.prefill:
+            self._served(entry, it, start)
+        gaps.tick(end - start)
+        mark = gaps.fold()
+        for seq in plan.sampled:
+            self._token(seq, it, end, mark)
+        for seq in plan.finishing:
+            self._finish(seq, it, end)
+
+    def flush(self) -> None:
+        """Deliver buffered rows. Preemptions still open stay open."""
+        for rows in (self._spans, self._outcomes, self._preemptions):
+            rows.flush()
+
+    def note_refusal(self, code: int) -> None:
+        """Why the queue head stood refused in the iteration just logged: the reason of a wait that ends in the next one."""
+        self._refused_before = code
+
+    def _close(self, seq: Sequence, iteration: int, at: int) -> None:
+        if self.keep_spans:
+            first = seq.phase_iteration
+            self._spans.add(first, iteration, seq.phase_start_ns, at, seq.index, seq.phase, seq.phase_reason)
+
+    def _turn(self, seq: Sequence, phase: int, iteration: int, at: int, reason: int = 0) -> None:
+        """``seq`` does something else from ``iteration`` (which starts at ``at``) on."""
+        self._close(seq, iteration - 1, at)
+        seq.phase, seq.phase_iteration, seq.phase_start_ns, seq.phase_reason = phase, iteration, at, reason
+
+    def _admit(self, seq: Sequence, it: int, start: int, cached: int, resumed: bool) -> None:
+        if seq.phase == _QUEUED:
+            seq.queue_ns = start - seq.phase_start_ns
+            seq.phase_reason = self._refused_before
+        if resumed:
+            self._turn(seq, _PREFILL, it, start, _AFTER_PREEMPTION)
+            row = self._open.get(seq.index)
+            if row is not None:
+                row[1], row[3], row[5], row[6] = it, start, seq.recomputed_tokens, cached
+        else:
+            self._turn(seq, _PREFILL, it, start)
+            seq.cached_tokens = 0
+        new = cached - seq.lost_high
+        if new > 0:
+            seq.cached_tokens += new
+            seq.lost_high = max(seq.lost_high, cached) if resumed else seq.lost_high
+
+    def _preempt(self, seq: Sequence, lost: int, it: int, start: int) -> None:
+        if seq.phase == _ENDED:
+            return
+        if seq.phase == _DECODE:
+            self._leave_set(seq, start)
+        if seq.phase != _PREEMPTED:
+            self._turn(seq, _PREEMPTED, it, start)
+        self._restored(seq, -1)
+        self._open[seq.index] = [it, -1, start, -1, lost, 0, 0]
+
+    def _restored(self, seq: Sequence, end: int) -> None:
+        row = self._open.pop(seq.index, None)
+        if row is not None:
+            again = seq.recomputed_tokens - row[5] if row[1] >= 0 else 0
+            self._preemptions.add(row[0], row[1], row[2], row[3], end, seq.index, row[4], again, row[6])
+
+    def _passed_over(self, seq: Sequence, it: int, start: int, reason: int) -> None:
+        if seq.phase == _DECODE:
+            self._leave_set(seq, start)
+            self._turn(seq, _STALLED, it, start, reason)
+        elif seq.phase == _PREFILL:
+            self._turn(seq, _WAIT, it, start, reason)
+
+    def _leave_set(self, seq: Sequence, at: int) -> None:
+        """The last token came at ``at``, the end of the iteration before."""
+        gaps = self._gaps
+        longest = gaps.longest_since(seq.joined_stack)
+        if longest > seq.max_gap_ns:
+            seq.max_gap_ns = longest
+        seq.stalled_ns += gaps.stalled - seq.stalled_mark
+        seq.last_token_ns = at
+
+    def _served(self, entry: PrefillEntry, it: int, start: int) -> None:
+        seq = entry.seq
+        if seq.phase == _WAIT:
+            self._turn(seq, _PREFILL, it, start, _AFTER_PREEMPTION if seq.num_preemptions else 0)
+        elif seq.phase == _STALLED:
+            self._turn(seq, _DECODE, it, start)
+
+    def _token(self, seq: Sequence, it: int, end: int, mark: int) -> None:
+        """An explicit sequence has sampled a token at ``end``; if it goes on it is a member of the set from the next iteration on."""
+        gaps = self._gaps
+        if seq.first_token_ns < 0:
+            seq.first_token_ns = end
+        else:
+            gap = end - seq.last_token_ns
+            if gap > seq.max_gap_ns:
+                seq.max_gap_ns = gap
+            seq.stalled_ns += gaps.excess(gap)
+        seq.last_token_ns = end
+        if seq.phase == _PREFILL:
+            self._turn(seq, _DECODE, it + 1, end)
+            if seq.num_preemptions:
+                self._restored(seq, end)
+        seq.joined_stack = mark
+        seq.stalled_mark = gaps.stalled
+
+    def _finish(self, seq: Sequence, it: int, end: int) -> None:
+        if seq.phase == _DECODE and seq.phase_start_ns < end:
+            self._leave_set(seq, end)
+            self._close(seq, it, end)
+        seq.phase = _ENDED
+        outputs = seq.output_limit
+        arrival, first = seq.request.arrival_ns, seq.first_token_ns
+        tpot = (end - first) / (outputs - 1) if outputs > 1 else _NAN
+        gap = seq.max_gap_ns
+        stalled = seq.stalled_ns if self._gaps.threshold is not None else -1
+        self._outcomes.add(
+            seq.queue_ns, first - arrival, tpot, end - arrival, gap, stalled, arrival, end, seq.index, seq.prompt_tokens, outputs,
+            seq.num_preemptions, seq.recomputed_tokens, seq.cached_tokens, _FINISHED, 0,
+        )  # fmt: skip
+
+    def end_early(self, seq: Sequence, at: int, it: int, state: RequestState, reason: OutcomeReason, outputs: int) -> None:
+        """``seq`` ends at ``at`` without its last token, having produced ``outputs``."""
+        if seq.phase == _ENDED:
+            return
+        if seq.phase == _DECODE:
+            self._gaps.fold()
+            self._leave_set(seq, at)
+        self._restored(seq, -1)
+        self._close(seq, it, at)
+        seq.phase = _ENDED
+        arrival, first = seq.request.arrival_ns, seq.first_token_ns
+        ttft = first - arrival if first >= 0 else -1
+        last = seq.last_token_ns
+        tpot = (last - first) / (outputs - 1) if outputs > 1 else _NAN
+        stalled = seq.stalled_ns if self._gaps.threshold is not None else -1
+        self._outcomes.add(
+            seq.queue_ns, ttft, tpot, -1, seq.max_gap_ns, stalled, arrival, last, seq.index, seq.prompt_tokens, outputs,
+            seq.num_preemptions, seq.recomputed_tokens, seq.cached_tokens, int(state), int(reason),
+        )  # fmt: skip
+
+    def never_started(self, index: int, arrival: int, prompt: int, state: RequestState, reason: OutcomeReason) -> None:
+        """A request that no engine ever saw."""
+        self._outcomes.add(-1, -1, _NAN, -1, -1, -1, arrival, -1, index, prompt, 0, 0, 0, -1, int(state), int(reason))
+
+
+_NAN = float("nan")
