@@ -56,7 +56,6 @@ class Decision:
     preempted: list[PlainSequence] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
     evicted: int = 0
-    carries_prefill: bool = False
     decoding: list[str] = field(default_factory=list)
     refused_by: Refusal = Refusal.none
     refused_head: str | None = None
