@@ -69,6 +69,8 @@ class Source:
 
     name: str
     path: Path
+    scratch: Path
+    """A folder for temporary copies; it is gone when the load ends."""
     number: int
     sha256: str
     size: int
@@ -175,7 +177,7 @@ def _prepare(name: str, stream: BinaryIO, path: Path | None, number: int, folder
     head = Head(data=bytes(scan.head), complete=scan.size <= HEAD_BYTES)
     _refuse_nonsense(name, head, scan.size)
     return Source(
-        name=name, path=path, number=number, sha256=digest.hexdigest(), size=scan.size, head=head,
+        name=name, path=path, scratch=folder, number=number, sha256=digest.hexdigest(), size=scan.size, head=head,
         newlines=scan.newlines, carriage_returns=scan.returns, quotes=scan.quotes,
         ends_with_newline=scan.last == b"\n", cut_at=cut_at,
     )  # fmt: skip

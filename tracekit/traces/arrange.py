@@ -1,0 +1,155 @@
+"""From staged rows to a trace: time from the first arrival, stable order by (arrival, file, line), what looks odd in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.errors import InputError
+from tracekit.traces.columns import CORE, EXTRA
+from tracekit.traces.prefix_runs import Runs, arrange_runs
+from tracekit.traces.stage import Stage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Arranged", "arrange"]
+
+HOUR = 3_600_000_000_000
+_STATUS = (
+    "CASE WHEN input_tokens = 0 AND output_tokens = 0 THEN 'error' WHEN input_tokens = 0 OR output_tokens = 0 THEN 'unknown' ELSE {} END"
+)
+_STATUS_WORDS = (
+    "CASE WHEN status IS NULL THEN NULL WHEN lower(status) IN ('ok', 'success', 'succeeded', 'true', '200') THEN 'ok'"
+    " WHEN lower(status) IN ('error', 'failed', 'failure', 'false') THEN 'error'"
+    " WHEN lower(status) IN ('cancelled', 'canceled', 'abort', 'aborted') THEN 'cancelled'"
+    " WHEN lower(status) IN ('timeout', 'timed_out') THEN 'timeout' WHEN lower(status) = 'rejected' THEN 'rejected' ELSE 'unknown' END"
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Arranged:
+    """A finished trace inside the stage's database; ``requests()`` streams its rows in order."""
+
+    stage: Stage
+    rows: int
+    t0_ns: int
+    span_ns: int
+    resolution_ns: int
+    runs: Runs | None
+
+    def requests(self, trace: int) -> pa.RecordBatchReader:
+        """Rows of ``requests`` for trace number ``trace``, in the order of ``req_idx``."""
+        return self.stage.con.sql(self._select(trace)).to_arrow_reader()
+
+    def extras(self, trace: int) -> pa.RecordBatchReader | None:
+        """Rows of ``request_extras``, or ``None`` when the source has none of those columns."""
+        names = [column.stored for column in EXTRA if column in self.stage.columns]
+        if not names:
+            return None
+        picked = ", ".join(f'"{name}"' for name in names)
+        some = " OR ".join(f'"{name}" IS NOT NULL' for name in names)
+        query = f"SELECT {trace}::UINTEGER AS trace, req_idx::UINTEGER AS req_idx, {picked} FROM arranged WHERE {some}"
+        return self.stage.con.sql(query).to_arrow_reader()
+
+    def _select(self, trace: int) -> str:
+        parts = [f"{trace}::UINTEGER AS trace", "req_idx::UINTEGER AS req_idx", "file AS source_file", "line AS source_line"]
+        has_status = any(column.name == "status" for column in self.stage.columns)
+        for column in CORE:
+            if column.name == "status":
+                parts.append(f"{_STATUS.format(_STATUS_WORDS if has_status else 'NULL::VARCHAR')} AS status")
+            elif column in self.stage.columns:
+                shift = f" - {self.t0_ns}" if column.kind == "time" else ""
+                parts.append(f'"{column.stored}"{shift} AS "{column.stored}"')
+        if self.runs is None:
+            return f"SELECT {', '.join(parts)} FROM arranged"
+        import pyarrow as pa
+
+        shared = pa.table({"k": np.arange(self.rows, dtype=np.int64), "shared_blocks": self.runs.shared.astype(np.uint32)})
+        self.stage.con.register("shared_in", shared)
+        self.stage.con.execute("CREATE OR REPLACE TABLE shared AS SELECT * FROM shared_in")
+        self.stage.con.unregister("shared_in")
+        return f"SELECT {', '.join(parts)}, shared_blocks FROM arranged JOIN shared ON req_idx = k ORDER BY req_idx"
+
+
+def arrange(stage: Stage, name: str) -> Arranged:
+    """Sort, shift to the first arrival, number the rows. Errors: ``InputError`` without rows or with more than half dropped."""
+    _refuse_mostly_bad(stage, name)
+    row = _one(stage, "SELECT min(arrival_ns), max(arrival_ns) FROM stage")
+    t0, span = int(row[0]), int(row[1] - row[0])
+    order = _order(stage)
+    resolution = _resolution(stage, t0)
+    runs = stage.runs()
+    arranged_runs = None if runs is None else arrange_runs(runs, order, stage.kept)
+    return Arranged(stage=stage, rows=stage.kept, t0_ns=t0, span_ns=span, resolution_ns=resolution, runs=arranged_runs)
+
+
+def _one(stage: Stage, query: str) -> tuple[Any, ...]:
+    row = stage.con.execute(query).fetchone()
+    return row if row is not None else ()
+
+
+def _refuse_mostly_bad(stage: Stage, name: str) -> None:
+    dropped = stage.dropped.total()
+    if stage.read == 0:
+        raise InputError("no data rows", file=name, expected="at least one request")
+    if dropped * 2 > stage.read:
+        first = stage.rejects[0]
+        reasons = ", ".join(f"{reason} {count}" for reason, count in stage.dropped.most_common(3))
+        raise InputError(
+            f"{dropped} of {stage.read} rows cannot be used ({reasons}); the first: {first.reason}", file=first.file,
+            line=first.line, column=first.column, value=first.value, expected="a trace of which at least half can be read",
+        )  # fmt: skip
+    if dropped * 20 > stage.read:
+        stage.facts.warn(f"{dropped} of {stage.read} rows were dropped ({dropped / stage.read:.1%})")
+
+
+def _order(stage: Stage) -> npt.NDArray[np.int64] | None:
+    """Make ``arranged``. Returns the staged row of each request, ``None`` when the order is the one that was read."""
+    inversions, back = _one(
+        stage,
+        "SELECT count(*) FILTER (arrival_ns < before), max(before - arrival_ns)"
+        " FROM (SELECT arrival_ns, lag(arrival_ns) OVER () AS before FROM stage)",
+    )
+    if not inversions:
+        stage.con.execute("CREATE VIEW arranged AS SELECT rowid AS req_idx, * FROM stage")
+        return None
+    stage.facts.warn(f"{inversions} rows arrive before the row above them; sorted by arrival")
+    if back > HOUR:
+        stage.facts.warn(f"time jumps back by {back / 1e9:.0f} s: a clock change, or files out of order")
+    stage.con.execute(
+        "CREATE TABLE arranged AS SELECT row_number() OVER (ORDER BY arrival_ns, r) - 1 AS req_idx, * FROM"
+        " (SELECT rowid AS r, * FROM stage) ORDER BY req_idx"
+    )
+    rows = stage.con.sql("SELECT r FROM arranged ORDER BY req_idx").to_arrow_table()
+    return np.asarray(rows["r"].to_numpy(), np.int64)
+
+
+def _resolution(stage: Stage, t0: int) -> int:
+    """The largest power of ten that divides every arrival; warns of ticks that put many requests on one instant."""
+    steps = [10**k for k in range(9, 0, -1)]
+    tests = ", ".join(f"bool_and((arrival_ns - {t0}) % {step} = 0)" for step in steps)
+    # one chunk's worth tells most steps apart; only those that survive it are tested on every row
+    quick = _one(stage, f"SELECT {tests} FROM (SELECT arrival_ns FROM stage LIMIT 2048)")
+    left = [step for step, holds in zip(steps, quick, strict=True) if holds]
+    resolution = 1
+    if left:
+        tests = ", ".join(f"bool_and((arrival_ns - {t0}) % {step} = 0)" for step in left)
+        full = _one(stage, f"SELECT {tests} FROM stage")
+        resolution = next((step for step, holds in zip(left, full, strict=True) if holds), 1)
+    groups, largest = _ticks(stage)
+    if largest > 1 and stage.kept > 2 * groups:
+        stage.facts.warn(f"arrivals come in groups at one instant (up to {largest}, {groups} instants for {stage.kept} requests)")
+    return resolution
+
+
+def _ticks(stage: Stage) -> tuple[int, int]:
+    equal = _one(stage, "SELECT count(*) FILTER (arrival_ns = before) FROM"
+                        " (SELECT arrival_ns, lag(arrival_ns) OVER () AS before FROM arranged)")[0]  # fmt: skip
+    if equal * 2 <= stage.kept:
+        return stage.kept, 1
+    row = _one(stage, "SELECT count(*), max(n) FROM (SELECT count(*) AS n FROM arranged GROUP BY arrival_ns)")
+    return int(row[0]), int(row[1])

@@ -1,0 +1,36 @@
+"""From the columns a file has to the canonical ones: as mapped by hand, else as recognised by name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+from tracekit.errors import InputError
+from tracekit.traces.columns import COLUMNS, REQUIRED, Mapped, guess_mapping
+from tracekit.traces.stage import Facts
+
+__all__ = ["choose_fields"]
+
+
+def choose_fields(file: str, names: list[str], mapping: Mapping[str, Mapped], facts: Facts, *, blocks: bool = False) -> list[Mapped]:
+    """The fields to read from a file with columns ``names``. Errors: ``InputError`` listing what is missing and what is near."""
+    for mapped in mapping.values():
+        if mapped.source not in names:
+            near = difflib.get_close_matches(mapped.source, names, n=3, cutoff=0.4)
+            raise InputError(
+                f"no column {mapped.source} for {mapped.column.name}", file=file,
+                expected=f"one of {', '.join(near or names[:12])}",
+            )  # fmt: skip
+    chosen = guess_mapping(names) | dict(mapping)
+    missing = [name for name in REQUIRED if name not in chosen]
+    if missing:
+        raise InputError(
+            f"no column for {', '.join(missing)}; the file has {', '.join(names[:12])}", file=file,
+            expected=f"--map {missing[0]}=COLUMN for each of them",
+        )  # fmt: skip
+    fields = [chosen[name] for name in COLUMNS if name in chosen and (blocks or COLUMNS[name].kind != "blocks")]
+    read = {field.source for field in fields}
+    for name in names:
+        if name not in read and name not in facts.ignored_columns:
+            facts.ignored_columns.append(name)
+    return fields

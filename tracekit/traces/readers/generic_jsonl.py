@@ -1,0 +1,61 @@
+"""Any JSON lines with one request each: fields by ``--map`` (``a.b`` looks inside objects), or recognised by name."""
+
+from __future__ import annotations
+
+from tracekit.errors import InputError
+from tracekit.traces.columns import Mapped, guess_mapping
+from tracekit.traces.formats import Match, ReadOptions
+from tracekit.traces.inputs import Head, Source
+from tracekit.traces.mapping import choose_fields
+from tracekit.traces.readers.json_lines import read_json_lines
+from tracekit.traces.stage import Stage
+
+__all__ = ["NAME", "choose_json_fields", "read", "sniff"]
+
+NAME = "generic_jsonl"
+
+
+def _keys(head: Head) -> list[str]:
+    """Keys of the first records in order of appearance, one level down as ``a.b``."""
+    keys: dict[str, None] = {}
+    for record in head.records():
+        for key, value in record.items():
+            keys[key] = None
+            for inner in value if isinstance(value, dict) else ():
+                keys[f"{key}.{inner}"] = None
+    return list(keys)
+
+
+def sniff(head: Head) -> Match | None:
+    """A first line that is a JSON object."""
+    if head.lines and head.lines[0].lstrip()[:1] == b"[":
+        return Match(1, "a JSON array")
+    if not head.records():
+        return Match(1, "begins like JSON") if head.lines and head.lines[0].lstrip()[:1] == b"{" else None
+    known = guess_mapping(_keys(head))
+    return Match(30 + min(20, 5 * len(known)), f"JSON lines, {len(known)} fields known by name")
+
+
+def choose_json_fields(source: Source, stage: Stage, mapping: dict[str, Mapped]) -> list[Mapped]:
+    """The fields to read, block ids with their size. Errors: ``InputError`` when the file is no JSON lines."""
+    records = source.head.records()
+    if not records:
+        raise InputError("not JSON lines", file=source.name, line=1, expected="one JSON object a line")
+    fields = choose_fields(source.name, _keys(source.head), mapping, stage.facts, blocks=True)
+    sizes = {record["block_tokens"] for record in records if isinstance(record.get("block_tokens"), int)}
+    out = []
+    for field in fields:
+        if field.column.kind != "blocks" or field.unit is not None:
+            out.append(field)
+        elif len(sizes) == 1 and min(sizes) > 0:
+            out.append(Mapped(field.column, field.source, str(min(sizes))))
+        else:
+            stage.facts.warn(f"{field.source}: how many tokens a block has is unknown, so block ids were left out"
+                             f" (say hash_ids={field.source}:512)")  # fmt: skip
+    stage.facts.ignored_columns = [name for name in stage.facts.ignored_columns if name != "block_tokens"]
+    return out
+
+
+def read(source: Source, stage: Stage, options: ReadOptions) -> None:
+    """Rows to the stage."""
+    read_json_lines(source, stage, choose_json_fields(source, stage, dict(options.mapping)))

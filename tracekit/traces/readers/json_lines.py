@@ -1,0 +1,245 @@
+"""JSON lines: a block of lines parsed at once, columns by field, prefix ids cut into runs by arrays.
+
+A block that does not parse as a whole is parsed line by line, so that the bad lines can be named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from tracekit.errors import InputError
+from tracekit.traces.columns import Mapped
+from tracekit.traces.inputs import Source
+from tracekit.traces.prefix_runs import cut_runs
+from tracekit.traces.readers import json_values
+from tracekit.traces.readers.json_values import Values
+from tracekit.traces.stage import Stage
+from tracekit.traces.units import bucket, duration_unit, epoch_unit, nanoseconds
+
+__all__ = ["Derive", "read_json_lines"]
+
+BLOCK_BYTES = 2 << 20
+Ints = npt.NDArray[np.int64]
+Derive = Callable[[dict[str, Values]], dict[str, Values]]
+"""From the values of the fields read to those of canonical columns, for formats that compute some of them."""
+
+
+@dataclass(slots=True)
+class _State:
+    """What is decided once per file: units, and how block ids round."""
+
+    units: dict[str, str] = field(default_factory=dict)
+    dates: dict[str, bool] = field(default_factory=dict)
+    buckets: dict[str, str | None] = field(default_factory=dict)
+    rounding: str | None = None
+
+
+def read_json_lines(source: Source, stage: Stage, fields: Sequence[Mapped], *, derive: Derive | None = None) -> None:
+    """Read ``fields`` (canonical, or to be turned into canonical ones by ``derive``) of every line into ``stage``."""
+    state = _State()
+    for lines, rows in _blocks(source, stage):
+        columns = {mapped.column.name: _column(mapped, rows, lines, source, stage, state)
+                   for mapped in fields if mapped.column.kind != "blocks"}  # fmt: skip
+        if derive is not None:
+            columns = derive(columns)
+        blocks = _prefix(fields, rows, columns["input_tokens"], stage, state)
+        _append(source, stage, lines, columns, blocks, {mapped.column.name: mapped.source for mapped in fields})
+
+
+def _blocks(source: Source, stage: Stage) -> Iterator[tuple[Ints, list[dict[str, Any]]]]:
+    """Line numbers and objects, block by block; lines that are no object are rejected here."""
+    number = 1
+    with open(source.path, "rb") as data:
+        if data.read(3) != b"\xef\xbb\xbf":
+            data.seek(0)
+        while lines := data.readlines(BLOCK_BYTES):
+            rows = _parse_block(lines)
+            if rows is not None:
+                yield np.arange(number, number + len(lines)), rows
+            else:
+                yield _parse_lines(source, stage, lines, number)
+            number += len(lines)
+
+
+def _parse_block(lines: list[bytes]) -> list[dict[str, Any]] | None:
+    try:
+        rows = orjson.loads(b"[" + b",".join(lines) + b"]")
+    except ValueError:
+        return None
+    return rows if len(rows) == len(lines) and set(map(type, rows)) == {dict} else None
+
+
+def _parse_lines(source: Source, stage: Stage, lines: list[bytes], number: int) -> tuple[Ints, list[dict[str, Any]]]:
+    kept, rows = [], []
+    for line, raw in enumerate(lines, number):
+        if not raw.strip():
+            continue
+        try:
+            value = orjson.loads(raw)
+        except ValueError:
+            cut = line == source.physical_lines and not source.ends_with_newline
+            at = source.size if source.cut_at is None else source.cut_at
+            stage.reject(source.name, line, None, None, f"incomplete line (cut at byte {at})" if cut else "not valid JSON")
+            continue
+        if isinstance(value, dict):
+            kept.append(line)
+            rows.append(value)
+        else:
+            stage.reject(source.name, line, None, None, "not a JSON object")
+    return np.asarray(kept, np.int64), rows
+
+
+def _pick(key: str, rows: list[dict[str, Any]]) -> list[Any]:
+    try:
+        return list(map(itemgetter(key), rows))
+    except KeyError:
+        pass
+    if "." not in key or any(key in row for row in rows):
+        return [row.get(key) for row in rows]
+    parts = key.split(".")
+    return [_descend(row, parts) for row in rows]
+
+
+def _descend(row: Any, parts: list[str]) -> Any:
+    for part in parts:
+        row = row.get(part) if isinstance(row, dict) else None
+    return row
+
+
+def _column(mapped: Mapped, rows: list[dict[str, Any]], lines: Ints, source: Source, stage: Stage, state: _State) -> Values:
+    values, column = _pick(mapped.source, rows), mapped.column
+    if column.kind == "count":
+        return json_values.wholes(values, 0, 4294967295, not column.nullable)
+    if column.kind == "integer":
+        return json_values.wholes(values, -2147483648, 2147483647, not column.nullable)
+    if column.kind == "text":
+        return json_values.texts(values)
+    if column.kind == "duration":
+        if column.name not in state.units:
+            known = [value for value in values if isinstance(value, int | float)]
+            state.units[column.name] = duration_unit(mapped, float(np.median(known)) if known else None, stage.facts)
+        return json_values.numbers(values, nanoseconds(state.units[column.name]), not column.nullable, signed=False)
+    return _times(mapped, values, lines, source, stage, state)
+
+
+def _times(mapped: Mapped, values: list[Any], lines: Ints, source: Source, stage: Stage, state: _State) -> Values:
+    column, known = mapped.column, [value for value in values if isinstance(value, int | float)]
+    name, required = column.name, not column.nullable
+    if name not in state.dates:
+        state.dates[name] = mapped.unit is None and len(known) * 2 < len(values)
+        largest = max(map(abs, known), default=0.0)
+        unit, absolute = ("ns", True) if state.dates[name] else epoch_unit(mapped, largest, stage.facts)
+        state.units[name], state.buckets[name] = unit, None if state.dates[name] else bucket(largest)
+        if name == "arrival":
+            stage.facts.absolute = absolute
+            stage.facts.zone_assumed = state.dates[name] and not any(str(v).rstrip().endswith(("Z", "+00:00")) for v in values[:10])
+    if state.dates[name]:
+        return json_values.dates(values, required)
+    if mapped.unit is None:
+        _same_unit(mapped, values, lines, source, state)
+    return json_values.numbers(values, nanoseconds(state.units[name]), required, signed=True)
+
+
+def _same_unit(mapped: Mapped, values: list[Any], lines: Ints, source: Source, state: _State) -> None:
+    expected = state.buckets[mapped.column.name]
+    sizes = np.array([abs(value) if isinstance(value, int | float) else 0 for value in values], np.float64)
+    if not len(sizes) or bucket(float(sizes.max())) == expected and (expected is None or bucket(float(sizes.min())) == expected):
+        return
+    for line, value, size in zip(lines.tolist(), values, sizes.tolist(), strict=True):
+        found = bucket(size)
+        if found is not None and found != expected:
+            raise InputError(
+                f"the unit of time changes from {expected or 'small numbers'} to {found}", file=source.name, line=line,
+                column=mapped.source, value=value, expected="one unit in a file",
+            )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Prefix:
+    """Runs of one block of rows: (row, position, first id, length), rows from 0."""
+
+    runs: tuple[Ints, Ints, npt.NDArray[Any], Ints]
+    blocks: Ints
+    tokens: int
+    source: str
+    bad: dict[int, str]
+
+
+def _prefix(fields: Sequence[Mapped], rows: list[dict[str, Any]], tokens: Values, stage: Stage, state: _State) -> _Prefix | None:
+    """Block ids or runs of the rows, checked against their prompts' lengths."""
+    mapped = next((one for one in fields if one.column.kind == "blocks"), None)
+    if mapped is None:
+        return None
+    size = int(mapped.unit or 0)
+    values = _pick(mapped.source, rows)
+    if mapped.column.name == "hash_ids":
+        ids, counts, bad = json_values.block_ids(values)
+        runs = cut_runs(ids, counts, 0)
+    else:
+        runs, counts, bad = _given_runs(values)
+    full = tokens.data // size
+    ceiling = -(-tokens.data // size)
+    for i in np.flatnonzero(counts > ceiling).tolist():
+        bad.setdefault(i, f"more blocks of {size} tokens than the prompt has")
+    _rounding(stage, state, counts, full, ceiling)
+    stage.facts.block_tokens, stage.facts.hash_scope = size, "global"
+    return _Prefix(runs, counts, size, mapped.source, bad)
+
+
+def _rounding(stage: Stage, state: _State, counts: Ints, full: Ints, ceiling: Ints) -> None:
+    differ = full != ceiling
+    if differ.any() and state.rounding != "ceil":
+        state.rounding = "ceil" if (counts[differ] == ceiling[differ]).any() else "floor"
+        stage.facts.hash_rounding = "ceil" if state.rounding == "ceil" else "floor"
+
+
+def _given_runs(values: list[Any]) -> tuple[tuple[Ints, Ints, npt.NDArray[Any], Ints], Ints, dict[int, str]]:
+    """Runs written out as [[position, first id, length], ...], in order of position and without gaps."""
+    bad: dict[int, str] = {}
+    flat: list[tuple[int, int, int, int]] = []
+    counts = np.zeros(len(values), np.int64)
+    for i, value in enumerate(values):
+        at = 0
+        try:
+            for pos, first, length in value or []:
+                if not (type(pos) is type(first) is type(length) is int) or pos != at or first < 0 or length < 1:
+                    raise ValueError
+                flat.append((i, pos, first, length))
+                at += length
+        except (TypeError, ValueError):
+            bad[i] = "not a list of runs [position, first id, length] from 0 on"
+        counts[i] = at
+    table = np.array(flat, np.int64).reshape(-1, 4)
+    return (table[:, 0], table[:, 1], table[:, 2].astype(np.uint64), table[:, 3]), counts, bad
+
+
+def _append(source: Source, stage: Stage, lines: Ints, columns: dict[str, Values], prefix: _Prefix | None,
+            sources: dict[str, str]) -> None:  # fmt: skip
+    """Good rows to the stage, the others rejected by their first bad field."""
+    bad: dict[int, tuple[str, str]] = {}
+    for name, values in columns.items():
+        for i, reason in values.bad.items():
+            bad.setdefault(i, (sources.get(name, name), reason))
+    for i, reason in prefix.bad.items() if prefix is not None else ():
+        bad.setdefault(i, (prefix.source if prefix is not None else "", reason))
+    keep = None
+    if bad:
+        keep = np.ones(len(lines), bool)
+        keep[list(bad)] = False
+        for i in sorted(bad):
+            stage.reject(source.name, int(lines[i]), bad[i][0], None, bad[i][1])
+    if prefix is not None:
+        row, pos, first, length = prefix.runs
+        if keep is not None:
+            picked = keep[row]
+            row, pos, first, length = (np.cumsum(keep) - 1)[row[picked]], pos[picked], first[picked], length[picked]
+        stage.append_runs(row + stage.kept, pos, first, length)
+    kept_lines = lines if keep is None else lines[keep]
+    stage.append(source.number, kept_lines, {name: values.arrow(keep) for name, values in columns.items()})

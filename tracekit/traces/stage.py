@@ -1,0 +1,138 @@
+"""Where readers put what they read: canonical columns in an in-memory database that spills to disk, prefix runs, rejects.
+
+Arrival times are int64 ns on the source's own clock here; they become ns from trace start when the trace is finished.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.errors import shown
+from tracekit.traces.columns import COLUMNS, Column
+
+if TYPE_CHECKING:
+    import duckdb
+
+__all__ = ["Facts", "Reject", "Stage"]
+
+EXAMPLES = 1000
+MEMORY = "500MB"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Reject:
+    """One dropped row: where, which cell, why. ``value`` is escaped and clipped, never prompt text."""
+
+    file: str
+    line: int
+    column: str | None
+    value: str | None
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Facts:
+    """What a format knows of its trace as a whole."""
+
+    absolute: bool = False
+    """Whether arrivals are ns since 1970 (UTC), not since some start."""
+    zone_assumed: bool = False
+    block_tokens: int | None = None
+    hash_scope: Literal["global", "session", "none"] = "none"
+    hash_rounding: Literal["ceil", "floor"] | None = None
+    obs_clock: Literal["server", "client", "gateway"] | None = None
+    ignored_columns: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def warn(self, text: str) -> None:
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+
+class Stage:
+    """A sink for readers. Use as a context manager; rows keep the order in which they are appended."""
+
+    def __init__(self) -> None:
+        import duckdb
+
+        self._folder = TemporaryDirectory(prefix="tracekit-stage-")
+        self.con: duckdb.DuckDBPyConnection = duckdb.connect()
+        self.con.execute(f"SET memory_limit = '{MEMORY}'")
+        self.con.execute(f"SET temp_directory = '{self._folder.name}'")
+        self.con.execute("SET TimeZone = 'UTC'")
+        self.con.execute("CREATE TABLE stage (file USMALLINT, line UBIGINT)")
+        self.columns: list[Column] = []
+        self.facts = Facts()
+        self.read = 0
+        self.kept = 0
+        self.dropped: Counter[str] = Counter()
+        self.rejects: list[Reject] = []
+        self._runs: list[tuple[npt.NDArray[np.int64], ...]] = []
+
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.con.close()
+        self._folder.cleanup()
+
+    def open(self, names: Sequence[str]) -> None:
+        """Declare the canonical columns that the following rows may fill."""
+        for name in names:
+            column = COLUMNS[name]
+            if column.kind != "blocks" and column not in self.columns:
+                self.con.execute(f'ALTER TABLE stage ADD COLUMN "{column.stored}" {column.sql_type}')
+                self.columns.append(column)
+
+    def append(self, file: int, lines: npt.NDArray[np.int64], columns: Mapping[str, Any]) -> None:
+        """Rows as columns by canonical name: int64 arrays, or Arrow arrays where there are NULLs or text."""
+        import pyarrow as pa
+
+        if not len(lines):
+            return
+        self.open(list(columns))
+        data = {"file": pa.array(np.full(len(lines), file, np.uint16)), "line": pa.array(lines)}
+        data |= {COLUMNS[name].stored: pa.array(values) for name, values in columns.items()}
+        batch = pa.table(data)
+        self.con.register("batch", batch)
+        self.con.execute("INSERT INTO stage BY NAME SELECT * FROM batch")
+        self.con.unregister("batch")
+        self.kept += len(lines)
+        self.read += len(lines)
+
+    def append_query(self, names: Sequence[str], select: str) -> None:
+        """Rows by SQL: ``select`` yields ``file``, ``line`` and the stored names of ``names``."""
+        self.open(names)
+        row = self.con.execute(f"INSERT INTO stage BY NAME {select}").fetchone()
+        count = int(row[0]) if row else 0
+        self.kept += count
+        self.read += count
+
+    def append_runs(self, row: npt.NDArray[np.int64], pos: npt.NDArray[np.int64], first: npt.NDArray[Any],
+                    length: npt.NDArray[np.int64]) -> None:  # fmt: skip
+        """Prefix runs of rows already counted from 0 over the whole stage; ``first`` may be uint64."""
+        self._runs.append((row, pos, first, length))
+
+    def runs(self) -> tuple[npt.NDArray[Any], ...] | None:
+        """All prefix runs (row, position, first id, length) as four arrays, or ``None``."""
+        if not self._runs:
+            return None
+        return tuple(np.concatenate([part[i] for part in self._runs]) for i in range(4))
+
+    def reject(self, file: str, line: int, column: str | None, value: object, reason: str) -> None:
+        """Drop one row. Counts are exact; only the first rejects are kept as examples."""
+        self.count_dropped(reason, 1)
+        if len(self.rejects) < EXAMPLES:
+            self.rejects.append(Reject(file, line, column, None if value is None else shown(value), reason))
+
+    def count_dropped(self, reason: str, rows: int) -> None:
+        """Count dropped rows without an example."""
+        self.read += rows
+        self.dropped[reason] += rows
