@@ -56,6 +56,8 @@ class Decision:
     preempted: list[PlainSequence] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
     evicted: int = 0
+    carries_prefill: bool = False
+    """Whether a prefill chunk was scheduled, even if a preemption later in the iteration took it back."""
     decoding: list[str] = field(default_factory=list)
     refused_by: Refusal = Refusal.none
     refused_head: str | None = None

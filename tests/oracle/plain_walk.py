@@ -131,6 +131,7 @@ class PlainWalk:
                     i -= 1
             if seq.status == "running":
                 step.scheduled[seq] = tokens
+                step.carries_prefill |= seq.chunk
                 self.budget -= tokens
                 i += 1
             elif not (self.is_priority and self.is_current):
@@ -202,6 +203,7 @@ class PlainWalk:
         seq.status = "running"
         if not self._allocate(seq, tokens):
             raise AssertionError("the admission test promised these blocks")
+        step.carries_prefill |= seq.comp < seq.nt - 1
         (step.resumed if seq.admissions else step.admitted).append(seq)
         seq.admissions += 1
         step.cached[seq] = seq.comp
@@ -240,8 +242,6 @@ class PlainWalk:
         seq.status = "gone"
 
     def _advance(self, step: Decision) -> None:
-        # What was scheduled and then preempted in the same iteration carried nothing.
-        carries = any(seq.comp < seq.nt - 1 if seq in step.cached else seq.chunk for seq in step.scheduled)
         for seq, tokens in step.scheduled.items():
             if tokens == 1 and seq.left == 1 and seq.has_sampled:
                 step.decoding.append(seq.request_id)
@@ -253,5 +253,5 @@ class PlainWalk:
                 seq.ph += self.config.async_scheduling
         if step.scheduled:
             self.executed += 1
-            if carries:
+            if step.carries_prefill:
                 self.last_prefill = self.executed
