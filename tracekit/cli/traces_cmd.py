@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug
-from tracekit.cli.output import emit, print_table, print_text
+from tracekit.cli.output import emit, print_table, print_text, safe
+
+if TYPE_CHECKING:
+    from tracekit.traces.load import LoadReport
 
 __all__ = ["register"]
+
+REJECTS_SHOWN = 5
 
 Files = Annotated[
     list[str], typer.Argument(metavar="FILE...", help="Files, globs, a folder, or - for standard input; plain or gzipped.")
@@ -25,6 +31,10 @@ Format = Annotated[
 Name = Annotated[str | None, typer.Option("--name", metavar="TEXT", help="The trace's name in the database.")]
 
 
+_LISTED = """SELECT trace, name, source_format AS format, rows_kept AS requests, rows_read - rows_kept AS dropped,
+    round(span_ns / 1e9, 3) AS span_s, block_tokens, loaded_at FROM traces ORDER BY trace"""
+
+
 def load(
     files: Files,
     mapping: Map = None,
@@ -36,25 +46,40 @@ def load(
 ) -> None:
     """Load a trace into the database and say what was kept and what was dropped."""
     from tracekit.store import Store
-    from tracekit.traces import load_trace
+    from tracekit.traces.load import load_trace
 
     with Store(db).write("load a trace") as con:
         report = load_trace(con, files, name=name, mapping=list(mapping or ()), fmt=trace_format)
-    document = {"schema": "tracekit.load/1", **report.to_dict()}
-    emit(document, as_json, lambda: print_text("\n".join(report.lines())))
+    emit({"schema": "tracekit.load/1", **report.as_dict()}, as_json, lambda: print_text("\n".join(_lines(report))))
+
+
+def _lines(report: LoadReport) -> Iterator[str]:
+    again = ", loaded before" if report.already_loaded else ""
+    yield f"trace {report.trace} '{safe(report.name)}': {report.format} ({safe(report.detected_by)}){again}"
+    dropped = sum(report.rows_dropped.values())
+    rows = f"rows: {report.rows_read:,} read = {report.rows_kept:,} kept + {dropped:,} dropped"
+    yield f"{rows}; {report.span_ns / 1e9:,.1f} s of arrivals"
+    yield from (f"dropped {count:,}: {safe(reason)}" for reason, count in report.rows_dropped.items())
+    for reject in report.rejects[:REJECTS_SHOWN]:
+        column = f", column {safe(reject.column)}" if reject.column else ""
+        yield f"  {safe(reject.file)}, line {reject.line}{column}: {safe(reject.reason)}"
+    if dropped > REJECTS_SHOWN:
+        yield '  and more: tracekit sql "SELECT * FROM quarantine" has the first thousand'
+    yield from (f"note: {safe(warning)}" for warning in report.warnings)
+    if report.ignored_columns:
+        yield f"columns not used: {safe(', '.join(report.ignored_columns))}"
 
 
 def traces(db: Db = DEFAULT_DB, as_json: AsJson = False, debug: Debug = False) -> None:
     """List the loaded traces."""
-    from tracekit.store import Store
-    from tracekit.traces import list_traces
+    from tracekit.store import Store, sql
 
-    with Store(db).read() as con:
-        found = list_traces(con)
-    head = list(found[0]) if found else []
-    rows = [list(row.values()) for row in found]
-    empty = "no traces yet; `tracekit load FILE` loads one"
-    emit({"schema": "tracekit.traces/1", "traces": found}, as_json, lambda: print_table(head, rows, empty=empty))
+    store = Store(db)
+    there = sql(store, "SELECT 1 FROM duckdb_tables() WHERE table_name = 'traces'").rows
+    found = sql(store, _LISTED) if there else None
+    columns, rows = (found.columns, found.rows) if found else ([], [])
+    document = {"schema": "tracekit.traces/1", "traces": [dict(zip(columns, row, strict=True)) for row in rows]}
+    emit(document, as_json, lambda: print_table(columns, rows, empty="no traces yet; `tracekit load FILE` loads one"))
 
 
 def synth(
