@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from replay_engine.config import SchedulerConfig
-from replay_engine.tables import OUTCOMES, SPANS
+from replay_engine.tables import ITERATIONS, OUTCOMES, SPANS
 from replay_engine.types import Phase, RequestState
 
 
@@ -85,8 +85,7 @@ def unfinished(rows: npt.NDArray[np.void], at: int, state: RequestState) -> None
 class World:
     """Iterations, spans, outcomes, and the token times of each request, which the product never sees."""
 
-    start: npt.NDArray[np.int64]
-    duration: npt.NDArray[np.int64]
+    iterations: npt.NDArray[np.void]
     spans: npt.NDArray[np.void]
     outcomes: npt.NDArray[np.void]
     tokens: list[list[int]]
@@ -103,6 +102,8 @@ def walk(seed: int, requests: int = 8, iterations: int = 120) -> World:
     for length in duration:
         start.append(now)
         now += length
+    ran = np.zeros(iterations, ITERATIONS)
+    ran["iteration"], ran["start_ns"], ran["duration_ns"] = np.arange(iterations), start, duration
     rows, spans, tokens = np.zeros(requests, OUTCOMES), [], []
     for request in range(requests):
         spoken, own, wanted = _life(rng, start, duration, request)
@@ -110,7 +111,7 @@ def walk(seed: int, requests: int = 8, iterations: int = 120) -> World:
         spans += own
         _outcome(rows, request, spoken, own, wanted)
     rng.shuffle(spans)
-    return World(np.array(start), np.array(duration), np.array(spans, SPANS), rows, tokens)
+    return World(ran, np.array(spans, SPANS), rows, tokens)
 
 
 def _life(rng: random.Random, start: list[int], duration: list[int], request: int) -> tuple[list[int], list[Any], bool]:

@@ -28,8 +28,8 @@ def test_weighted_percentiles_are_numpys_on_the_expanded_list(rows: list[tuple[i
 def test_pooled_and_per_request_gaps_equal_brute_force(seed: int) -> None:
     world = walk(seed)
     counted = np.arange(8) % 3 != 0
-    found = token_gaps(world.start, world.duration, world.spans, world.outcomes, counted)
-    everything = [gap for request in np.flatnonzero(counted) for gap in world.gaps(request)]
+    found = token_gaps(world.iterations, world.spans, world.outcomes, counted)
+    everything = [gap for request in np.flatnonzero(counted) for gap in world.gaps(int(request))]
     pooled = found.pooled()
     if not everything:
         assert pooled == {"value": None, "reason": "no request has two tokens"}
@@ -46,7 +46,7 @@ def test_pooled_and_per_request_gaps_equal_brute_force(seed: int) -> None:
 
 def test_the_chunked_form_of_the_per_request_percentile_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
     world = walk(5, requests=60, iterations=300)
-    found = token_gaps(world.start, world.duration, world.spans, world.outcomes)
+    found = token_gaps(world.iterations, world.spans, world.outcomes)
     whole = found.request_p99(60)
     monkeypatch.setattr(gaps_module, "_CHUNK", 7)
     assert np.array_equal(found.request_p99(60), whole, equal_nan=True)
@@ -54,7 +54,7 @@ def test_the_chunked_form_of_the_per_request_percentile_agrees(monkeypatch: pyte
 
 def test_gaps_and_ttft_sum_to_e2e() -> None:
     world = walk(11, requests=40, iterations=400)
-    found = token_gaps(world.start, world.duration, world.spans, world.outcomes)
+    found = token_gaps(world.iterations, world.spans, world.outcomes)
     total = int((found.step_ns * found.weight).sum() + found.single_ns.sum())
     spoke = world.outcomes["ttft_ns"] >= 0
     span = world.outcomes["last_token_ns"] - world.outcomes["arrival_ns"] - world.outcomes["ttft_ns"]

@@ -191,7 +191,7 @@ def test_request_columns_and_deadlines_beat_the_table() -> None:
 
 def test_itl_part_is_the_p99_of_the_requests_gaps() -> None:
     world = walk(11, requests=40, iterations=400)
-    gaps = token_gaps(world.start, world.duration, world.spans, world.outcomes)
+    gaps = token_gaps(world.iterations, world.spans, world.outcomes)
     table = SloTable(default=Slo(itl_ns=20_050))
     result = evaluate_slo(inputs_of(world.outcomes, slo=table, gaps=gaps), world.outcomes)
     assert not isinstance(result, str)

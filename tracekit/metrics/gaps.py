@@ -87,25 +87,28 @@ class TokenGaps:
 
 
 def token_gaps(
-    iteration_start_ns: Ints,
-    iteration_duration_ns: Ints,
+    iterations: npt.NDArray[np.void],
     spans: npt.NDArray[np.void],
     outcomes: npt.NDArray[np.void],
     counted: npt.NDArray[np.bool_] | None = None,
 ) -> TokenGaps:
     """All gaps of the counted requests of one replica.
 
-    ``iteration_*``: one entry per iteration in order; ``spans``: rows of dtype ``SPANS``; ``outcomes``: of dtype ``OUTCOMES``;
-    ``counted``: mask over request indices, ``None`` for all.
+    ``iterations``: rows with ``iteration``, ``start_ns``, ``duration_ns``, in order; ``spans`` and ``outcomes``: rows of dtype
+    ``SPANS`` and ``OUTCOMES``, in any order; ``counted``: mask over request indices, ``None`` for all.
     """
-    ends = np.asarray(iteration_start_ns, np.int64) + np.asarray(iteration_duration_ns, np.int64)
+    ends = iterations["start_ns"] + iterations["duration_ns"]
+    number = np.ascontiguousarray(iterations["iteration"])
     if counted is not None:
         spans = spans[counted[spans["request"]]]
     order = np.lexsort((spans["end_ns"], spans["start_ns"], spans["request"]))
     request = spans["request"][order].astype(np.int64)
-    phase, start, end = spans["phase"][order], spans["start_ns"][order], spans["end_ns"][order]
-    first = np.searchsorted(ends, start, side="right")
-    stop = np.searchsorted(ends, end, side="right")
+    phase, end = spans["phase"][order], spans["end_ns"][order]
+    # by number, since an empty iteration takes no time; by time, since a request may end before the span's last iteration did
+    first = np.searchsorted(number, spans["start_iteration"][order])
+    stop = np.minimum(
+        np.searchsorted(number, spans["end_iteration"][order], side="right"), np.searchsorted(ends, end, side="right")
+    )
     decode = (phase == Phase.decode) & (stop > first)
     emitted = np.bincount(request[decode], (stop - first)[decode], minlength=1).astype(np.int64)
     point = _prefill_tokens(phase, request, end, emitted, outcomes)
@@ -151,9 +154,9 @@ def _prefill_tokens(
     possible = (phase == Phase.prefill) & ~np.isin(following, [Phase.prefill, Phase.prefill_wait])
     possible &= (end >= first_token[request]) & (end <= last_token[request])
     unsure = possible & (following == Phase.preempted) & (end != first_token[request]) & (end != last_token[request])
-    if not unsure.any():
-        return possible
     sure: npt.NDArray[np.bool_] = possible & ~unsure
+    if not unsure.any():
+        return sure
     have = np.bincount(request[sure], minlength=size)
     have[: emitted.size] += emitted
     before = np.cumsum(unsure) - unsure
