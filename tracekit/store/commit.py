@@ -28,6 +28,8 @@ PIECE = 2 * 122_880
 """Rows inserted at a time: two of DuckDB's row groups, 28 MB of iterations."""
 BLOCK = 4096
 """Rows turned into columns at a time: half a megabyte, so that the rows stay in the cache while each column is cut out."""
+MEMORY = "400MB"
+"""What DuckDB may keep of the blocks it wrote: enough for any piece, and a long run does not fill the memory."""
 PER_REQUEST_FILE = "{table}.requests.arrow"
 _JSON = ("policy", "slo", "matrix")
 
@@ -63,6 +65,7 @@ def commit_folder(store: Store, folder: Path, row: Mapping[str, Any]) -> int:
     header = read_header(folder)
     try:
         with store.write("commit a run") as con:
+            con.execute(f"SET memory_limit = '{MEMORY}'")
             there = con.execute("SELECT run FROM runs WHERE spool = ?", [folder.name]).fetchall()
             run = int(there[0][0]) if there else _next_run(con)
             if not there:
