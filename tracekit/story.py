@@ -56,7 +56,8 @@ def _part_lines(part: Part, arrival: int) -> Iterator[str]:
     reason = "" if part["reason"] == "none" else f"  [{part['reason']}]"
     where = ""
     if part["start_iteration"] is not None and part["start_iteration"] >= 0:
-        where = f"iterations {part['start_iteration']:,} to {part['end_iteration']:,}"
+        first, last = part["start_iteration"], part["end_iteration"]
+        where = f"iteration {first:,}" if first == last else f"iterations {first:,} to {last:,}"
     elif part["iterations"]:
         where = f"{part['iterations']:,} iterations"
     yield f"+{span_text(part['start_ns'] - arrival):<9} {part['phase']:<13} {span_text(part['length_ns']):>9}  {where}{reason}"
@@ -94,8 +95,8 @@ def _gap_lines(gap: Mapping[str, Any]) -> Iterator[str]:
     across = "" if not gap["across"] else f" across {', '.join(gap['across'])}"
     yield f"{span_text(gap['gap_ns'])} before token {gap['token']:,}{across}: iteration {gap['iteration']:,}"
     yield (
-        f"  that iteration took {span_text(gap['duration_ns'])}: {gap['decode_seqs']:,} sequences decoding,"
-        f" {gap['prefill_tokens']:,} prefill tokens of {gap['prefill_seqs']:,} sequences, {gap['preempted']:,} preempted"
+        f"  that iteration took {span_text(gap['duration_ns'])}: {gap['decode_seqs']:,} decoding,"
+        f" {gap['prefill_tokens']:,} prefill tokens of {gap['prefill_seqs']:,}, {gap['preempted']:,} preempted"
     )
     if gap["prefilled"]:
         chunks = ", ".join(f"request {row['request']} ({row['query_len']:,} tokens)" for row in gap["prefilled"])

@@ -234,5 +234,5 @@ def test_fast_enough_for_a_million_requests() -> None:
     inputs = full_inputs(1_000_000)
     begin = time.process_time()
     build_matrix(inputs)
-    # measured 0.7 s on one slow core; the bound catches a quadratic or per-row loop
+    # measured 1.0 s on one slow core; the bound catches a quadratic or per-row loop
     assert time.process_time() - begin < 5

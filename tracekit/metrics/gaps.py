@@ -113,7 +113,11 @@ def token_gaps(
     emitted = np.bincount(request[decode], (stop - first)[decode], minlength=1).astype(np.int64)
     point = _prefill_tokens(phase, request, end, emitted, outcomes)
     chosen = decode | point
-    request, first, stop, end, point = request[chosen], first[chosen], stop[chosen], end[chosen], point[chosen]
+    return _assemble(ends, request[chosen], first[chosen], stop[chosen], end[chosen], point[chosen])
+
+
+def _assemble(ends: Ints, request: Ints, first: Ints, stop: Ints, end: Ints, point: npt.NDArray[np.bool_]) -> TokenGaps:
+    """From stretches in order of request and time: a token each at ``ends[first:stop]``, or (``point``) one at ``end``."""
     first_ns, last_ns = end.copy(), end.copy()
     first_ns[~point] = ends[first[~point]]
     last_ns[~point] = ends[stop[~point] - 1]
