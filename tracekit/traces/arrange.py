@@ -77,19 +77,15 @@ class Arranged:
 
 def arrange(stage: Stage, name: str) -> Arranged:
     """Sort, shift to the first arrival, number the rows. Errors: ``InputError`` without rows or with more than half dropped."""
+    stage.flush()
     _refuse_mostly_bad(stage, name)
-    row = _one(stage, "SELECT min(arrival_ns), max(arrival_ns) FROM stage")
+    row = stage.one("SELECT min(arrival_ns), max(arrival_ns) FROM stage")
     t0, span = int(row[0]), int(row[1] - row[0])
     order = _order(stage)
     resolution = _resolution(stage, t0)
     runs = stage.runs()
     arranged_runs = None if runs is None else arrange_runs(runs, order, stage.kept)
     return Arranged(stage=stage, rows=stage.kept, t0_ns=t0, span_ns=span, resolution_ns=resolution, runs=arranged_runs)
-
-
-def _one(stage: Stage, query: str) -> tuple[Any, ...]:
-    row = stage.con.execute(query).fetchone()
-    return row if row is not None else ()
 
 
 def _refuse_mostly_bad(stage: Stage, name: str) -> None:
@@ -109,8 +105,7 @@ def _refuse_mostly_bad(stage: Stage, name: str) -> None:
 
 def _order(stage: Stage) -> npt.NDArray[np.int64] | None:
     """Make ``arranged``. Returns the staged row of each request, ``None`` when the order is the one that was read."""
-    inversions, back = _one(
-        stage,
+    inversions, back = stage.one(
         "SELECT count(*) FILTER (arrival_ns < before), max(before - arrival_ns)"
         " FROM (SELECT arrival_ns, lag(arrival_ns) OVER () AS before FROM stage)",
     )
@@ -133,12 +128,12 @@ def _resolution(stage: Stage, t0: int) -> int:
     steps = [10**k for k in range(9, 0, -1)]
     tests = ", ".join(f"bool_and((arrival_ns - {t0}) % {step} = 0)" for step in steps)
     # one chunk's worth tells most steps apart; only those that survive it are tested on every row
-    quick = _one(stage, f"SELECT {tests} FROM (SELECT arrival_ns FROM stage LIMIT 2048)")
+    quick = stage.one(f"SELECT {tests} FROM (SELECT arrival_ns FROM stage LIMIT 2048)")
     left = [step for step, holds in zip(steps, quick, strict=True) if holds]
     resolution = 1
     if left:
         tests = ", ".join(f"bool_and((arrival_ns - {t0}) % {step} = 0)" for step in left)
-        full = _one(stage, f"SELECT {tests} FROM stage")
+        full = stage.one(f"SELECT {tests} FROM stage")
         resolution = next((step for step, holds in zip(left, full, strict=True) if holds), 1)
     groups, largest = _ticks(stage)
     if largest > 1 and stage.kept > 2 * groups:
@@ -147,9 +142,9 @@ def _resolution(stage: Stage, t0: int) -> int:
 
 
 def _ticks(stage: Stage) -> tuple[int, int]:
-    equal = _one(stage, "SELECT count(*) FILTER (arrival_ns = before) FROM"
+    equal = stage.one("SELECT count(*) FILTER (arrival_ns = before) FROM"
                         " (SELECT arrival_ns, lag(arrival_ns) OVER () AS before FROM arranged)")[0]  # fmt: skip
     if equal * 2 <= stage.kept:
         return stage.kept, 1
-    row = _one(stage, "SELECT count(*), max(n) FROM (SELECT count(*) AS n FROM arranged GROUP BY arrival_ns)")
+    row = stage.one("SELECT count(*), max(n) FROM (SELECT count(*) AS n FROM arranged GROUP BY arrival_ns)")
     return int(row[0]), int(row[1])

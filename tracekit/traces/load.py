@@ -77,15 +77,14 @@ def load_trace(con: duckdb.DuckDBPyConnection, inputs: Inputs, *, name: str | No
     create_tables(con)
     with open_sources(inputs) as sources, Stage() as stage:
         digest = _digest(sources, mapping, fmt)
-        found = con.execute("SELECT trace FROM traces WHERE digest = ?", [digest]).fetchone()
+        found = con.execute("SELECT trace FROM traces WHERE digest = ?", [digest]).fetchall()
         if found:
-            report = report_of(con, int(found[0]))
+            report = report_of(con, int(found[0][0]))
             report.wall_s = time.perf_counter() - began
             return report
         chosen = _free_name(con, name, sources)
         arranged, why = _read(sources, stage, mapping, fmt)
-        row = con.execute("SELECT coalesce(max(trace), 0) + 1 FROM traces").fetchone()
-        trace = int(row[0]) if row else 1
+        trace = int(con.execute("SELECT coalesce(max(trace), 0) + 1 FROM traces").fetchall()[0][0])
         report = _report(arranged, sources, trace, chosen, digest, why)
         _insert(con, arranged, report, sources)
         report.wall_s = time.perf_counter() - began
@@ -105,12 +104,13 @@ def read_trace(inputs: Inputs, *, name: str | None = None, mapping: Mapping = No
 
 def report_of(con: duckdb.DuckDBPyConnection, trace: int) -> LoadReport:
     """The report of a trace that is in the database."""
-    row = con.execute(
+    rows = con.execute(
         "SELECT name, digest, source_format, list_transform(source_files, lambda f: f.name), rows_read, rows_kept, rows_dropped,"
         " span_ns, t0_ns, block_tokens, obs_clock, warnings FROM traces WHERE trace = ?", [trace],
-    ).fetchone()  # fmt: skip
-    if row is None:
+    ).fetchall()  # fmt: skip
+    if not rows:
         raise UsageError(f"trace {trace}: not in this database")
+    row = rows[0]
     rejects = con.execute('SELECT file, line, "column", value, reason FROM quarantine WHERE trace = ? ORDER BY 1, 2', [trace])
     return LoadReport(
         trace=trace, name=row[0], digest=row[1], format=row[2], detected_by="loaded before", files=row[3], rows_read=row[4],

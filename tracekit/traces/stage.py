@@ -19,11 +19,13 @@ from tracekit.traces.columns import COLUMNS, Column
 
 if TYPE_CHECKING:
     import duckdb
+    import pyarrow as pa
 
 __all__ = ["Facts", "Reject", "Stage"]
 
 EXAMPLES = 1000
 MEMORY = "500MB"
+FLUSH_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -74,6 +76,8 @@ class Stage:
         self.kept = 0
         self.dropped: Counter[str] = Counter()
         self.rejects: list[Reject] = []
+        self._pending: list[pa.Table] = []
+        self._pending_rows = 0
         self._runs: list[tuple[npt.NDArray[np.int64], ...]] = []
 
     def __enter__(self) -> Stage:
@@ -82,6 +86,12 @@ class Stage:
     def __exit__(self, *_: object) -> None:
         self.con.close()
         self._folder.cleanup()
+
+    def one(self, query: str) -> tuple[Any, ...]:
+        """The only row of a query."""
+        # all of it: a result that is not read to its end blocks the connection
+        rows: list[tuple[Any, ...]] = self.con.execute(query).fetchall()
+        return rows[0]
 
     def open(self, names: Sequence[str]) -> None:
         """Declare the canonical columns that the following rows may fill."""
@@ -100,18 +110,28 @@ class Stage:
         self.open(list(columns))
         data = {"file": pa.array(np.full(len(lines), file, np.uint16)), "line": pa.array(lines)}
         data |= {COLUMNS[name].stored: pa.array(values) for name, values in columns.items()}
-        batch = pa.table(data)
-        self.con.register("batch", batch)
-        self.con.execute("INSERT INTO stage BY NAME SELECT * FROM batch")
-        self.con.unregister("batch")
+        self._pending.append(pa.table(data))
+        self._pending_rows += len(lines)
         self.kept += len(lines)
         self.read += len(lines)
+        if self._pending_rows >= FLUSH_ROWS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what ``append`` has gathered: small batches cost the database more than their rows do."""
+        import pyarrow as pa
+
+        if self._pending:
+            self.con.register("batch", pa.concat_tables(self._pending))
+            self.con.execute("INSERT INTO stage BY NAME SELECT * FROM batch")
+            self.con.unregister("batch")
+        self._pending, self._pending_rows = [], 0
 
     def append_query(self, names: Sequence[str], select: str) -> None:
         """Rows by SQL: ``select`` yields ``file``, ``line`` and the stored names of ``names``."""
+        self.flush()
         self.open(names)
-        row = self.con.execute(f"INSERT INTO stage BY NAME {select}").fetchone()
-        count = int(row[0]) if row else 0
+        count = int(self.one(f"INSERT INTO stage BY NAME {select}")[0])
         self.kept += count
         self.read += count
 

@@ -152,8 +152,7 @@ def _time(con: duckdb.DuckDBPyConnection, source: Source, facts: Facts, field: M
         f" regexp_matches({cell}, ':.*[+-]\\d\\d:?\\d\\d$') AND NOT regexp_matches({cell}, '[+-]00:?00$') AS o,"
         f" regexp_matches({cell}, ':.*(Z|[+-]\\d\\d:?\\d\\d)$') AS z FROM {scan})"
     )
-    row = con.execute(query).fetchone()
-    total, numbers, smallest, largest, offsets, zones = row or (0, 0, None, None, 0, 0)
+    total, numbers, smallest, largest, offsets, zones = con.execute(query).fetchall()[0]
     main = field.column.name == "arrival"
     if field.unit is None and numbers * 2 < total:
         if main:
@@ -186,6 +185,5 @@ def _refuse_mixed(con: duckdb.DuckDBPyConnection, source: Source, field: Mapped,
 def _duration(con: duckdb.DuckDBPyConnection, facts: Facts, field: Mapped, cell: str, scan: str) -> Converted:
     median = None
     if field.unit is None:
-        row = con.execute(f"SELECT median(TRY_CAST({cell} AS DOUBLE)) FROM {scan}").fetchone()
-        median = row[0] if row else None
+        median = con.execute(f"SELECT median(TRY_CAST({cell} AS DOUBLE)) FROM {scan}").fetchall()[0][0]
     return _number(field, cell, duration_unit(field, median, facts), signed=False)

@@ -67,7 +67,7 @@ def read_delimited(source: Source, stage: Stage, table: Table, fields: Sequence[
         "SELECT line_byte_position, arg_min(error_type::VARCHAR, column_idx) FROM reject_errors GROUP BY ALL ORDER BY 1"
     ).fetchall()
     stage.con.execute("DROP TABLE reject_errors; DROP TABLE reject_scans")
-    lines = RecordLines(source, path, table.header_line, _count(stage, "SELECT count(*) FROM cells"), [row[0] for row in torn])
+    lines = RecordLines(source, path, table.header_line, int(stage.one("SELECT count(*) FROM cells")[0]), [row[0] for row in torn])
     for (_, kind), line in zip(torn, lines.torn.tolist(), strict=True):
         stage.reject(source.name, line, None, None, _cut(source, line) or TORN.get(kind, kind.lower()))
     _deliver(source, stage, conversions, lines)
@@ -118,11 +118,6 @@ def _fill_cells(source: Source, stage: Stage, conversions: Sequence[Converted], 
         raise InputError(str(error).splitlines()[0], file=source.name, expected="a table with one request a row") from error
 
 
-def _count(stage: Stage, query: str) -> int:
-    row = stage.con.execute(query).fetchone()
-    return int(row[0]) if row else 0
-
-
 def _deliver(source: Source, stage: Stage, conversions: Sequence[Converted], lines: RecordLines | None) -> None:
     """Rows whose every cell converts go to the stage; the others are counted by their first bad cell."""
     line, relation, order = f"cells.rowid + {lines.base if lines else 1}", "cells", ""
@@ -135,7 +130,7 @@ def _deliver(source: Source, stage: Stage, conversions: Sequence[Converted], lin
         stage.con.unregister("numbered")
         line, relation, order = "line_of.n", "cells JOIN line_of ON cells.rowid = line_of.k", " ORDER BY cells.rowid"
     doubtful = " OR ".join(conversion.is_doubtful for conversion in conversions)
-    clean = not _count(stage, f"SELECT count(*) FROM cells WHERE {doubtful}")
+    clean = not int(stage.one(f"SELECT count(*) FROM cells WHERE {doubtful}")[0])
     values = ", ".join(conversion.plain if clean else conversion.careful for conversion in conversions)
     reason = "NULL" if clean else f"CASE {' '.join(conversion.reason for conversion in conversions)} END"
     names = [conversion.field.column.name for conversion in conversions]
