@@ -176,7 +176,8 @@ def _absent_columns(con: duckdb.DuckDBPyConnection, where: str) -> str:
     from tracekit.traces.columns import CORE
 
     names = [column.stored for column in CORE if column.nullable] + ["shared_blocks"]
-    counts = con.execute(f"SELECT {', '.join(f'count("{name}")' for name in names)} FROM requests WHERE {where}").fetchall()[0]
+    asked = ", ".join(f'count("{name}")' for name in names)
+    counts = con.execute(f"SELECT {asked} FROM requests WHERE {where}").fetchall()[0]
     absent = [name for name, count in zip(names, counts, strict=True) if not count]
     return ", ".join(f'"{name}"' for name in [*absent, "trace", "source_file", "source_line"])
 
