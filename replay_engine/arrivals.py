@@ -15,23 +15,23 @@ NEVER = 1 << 62
 
 
 class Calendar:
-    """Events in time order. ``due_ns`` is the head's time; nothing else in the engine knows about future time."""
+    """Events in time order. ``due_ns`` is the head's time, ``cancel_ns`` that of the next cancel among the requests that have arrived;
+    nothing else in the engine knows about future time."""
 
-    __slots__ = ("_block_size", "_cancels", "_next", "_pending", "due_ns")
+    __slots__ = ("_block_size", "_cancels", "_next", "_pending", "cancel_ns", "due_ns")
 
     def __init__(self, source: RequestSource, block_size: int, *, caching: bool) -> None:
         self._block_size = block_size if caching else 0
         self._pending = self._requests(source)
         self._cancels: list[tuple[int, int]] = []
         self._next: Request | None = next(self._pending, None)
-        self.due_ns = 0
+        self.due_ns = self.cancel_ns = 0
         self._set_due()
 
     def _set_due(self) -> None:
         due = self._next.arrival_ns if self._next is not None else NEVER
-        if self._cancels and self._cancels[0][0] < due:
-            due = self._cancels[0][0]
-        self.due_ns = due
+        self.cancel_ns = self._cancels[0][0] if self._cancels else NEVER
+        self.due_ns = min(due, self.cancel_ns)
 
     def pop_due(self, now: int) -> tuple[list[tuple[Request, list[int]]], list[int]]:
         """Arrivals (with their block keys) up to and including ``now``, in trace order, and the indices of requests cancelled by then."""

@@ -31,6 +31,11 @@ class GapClock:
         if self.threshold is not None and duration > self.threshold:
             self.stalled += duration - self.threshold
 
+    def pass_over(self, longest: int, stalled: int) -> None:
+        """A stretch of iterations has run: the longest of them, and the time of all beyond the threshold."""
+        self._since.append(longest)
+        self.stalled += stalled
+
     def fold(self) -> int:
         """Close the running segment. Returns the mark from which a sequence that joins now counts."""
         if self._since:

@@ -73,6 +73,8 @@ class CountedPool:
 
     __slots__ = ("blank", "changes", "evicted", "free")
 
+    filling = False
+
     def __init__(self, usable_blocks: int) -> None:
         self.free = self.blank = usable_blocks
         self.evicted = 0
@@ -88,6 +90,10 @@ class CountedPool:
         pass
 
     def grow(self, seq: Sequence, blocks: int) -> None:
+        self.take(blocks)
+
+    def take(self, blocks: int) -> None:
+        """Hand out ``blocks`` blocks."""
         self.free -= blocks
         self.blank = self.free
 

@@ -67,6 +67,11 @@ class TracedPool:
         self._found: list[Handle] = []
         self._private = 0
 
+    @property
+    def filling(self) -> bool:
+        """Whether a decoding sequence still has shareable blocks to complete."""
+        return bool(self._fill)
+
     def bind(self, seq: Sequence, keys: list[int]) -> None:
         seq.keys = keys
         seq.blocks = []
@@ -105,9 +110,10 @@ class TracedPool:
         seq.nblocks = seq.nreg = len(found)
 
     def grow(self, seq: Sequence, blocks: int) -> None:
-        self._take(blocks)
+        self.take(blocks)
 
-    def _take(self, blocks: int) -> None:
+    def take(self, blocks: int) -> None:
+        """Hand out ``blocks`` blocks: blank ones, then the least recently used cached ones."""
         self.free -= blocks
         if blocks <= self.blank:
             self.blank -= blocks
@@ -184,7 +190,7 @@ class TracedPool:
             seq.nblocks += blocks
             ready.append((seq.ticket, seq, seq.comp + tokens))
         if taken:
-            self._take(taken)
+            self.take(taken)
         if self._fill:
             for ticket in self._fill.keys() & filling.keys():
                 seq = filling[ticket]

@@ -10,10 +10,13 @@ from collections.abc import Callable
 from typing import Literal
 
 from replay_engine.arrivals import NEVER, Calendar
+from replay_engine.coast import Coaster
 from replay_engine.config import SchedulerConfig
 from replay_engine.front_door import FrontDoor
+from replay_engine.kv_identified import IdentifiedPool
 from replay_engine.recorder import EventMode, Recorder
 from replay_engine.scheduler import Scheduler, make_pool
+from replay_engine.simulator import SimExecutor
 from replay_engine.tables import OutcomeReason
 from replay_engine.totals import RunTotals
 from replay_engine.types import (
@@ -35,7 +38,10 @@ _WAIT, _LOOSE, _DECODE = int(SeqState.WAIT), int(SeqState.LOOSE), int(SeqState.D
 
 
 class Replay:
-    """Replays a request source through one engine. ``run`` returns how it ended; ``totals`` has the sums."""
+    """Replays a request source through one engine. ``run`` returns how it ended; ``totals`` has the sums.
+
+    ``coast`` replays stretches of unchanged decoding without a plan for each iteration where the executor predicts (same rows).
+    """
 
     def __init__(
         self,
@@ -47,6 +53,7 @@ class Replay:
         mode: EventMode = "full",
         stall_threshold_ns: int | None = None,
         on_chunk: Callable[[RunTotals], None] | None = None,
+        coast: bool = True,
     ) -> None:
         self.config = config
         self.scheduler = Scheduler(config, make_pool(config))
@@ -57,6 +64,11 @@ class Replay:
         self._live: dict[int, Sequence] = {}
         self._stuck = 0
         self.now = 0
+        self._coaster = (
+            Coaster(self.scheduler, executor, self._recorder, asynchronous=config.async_scheduling)
+            if coast and isinstance(executor, SimExecutor) and not isinstance(self.scheduler.state.pool, IdentifiedPool)
+            else None
+        )
 
     @property
     def totals(self) -> RunTotals:
@@ -77,7 +89,7 @@ class Replay:
         return state
 
     def _run_synchronous(self) -> bool:
-        calendar, scheduler, record = self._calendar, self.scheduler, self._recorder.record
+        calendar, scheduler, record, coaster = self._calendar, self.scheduler, self._recorder.record, self._coaster
         schedule, submit, update = scheduler.schedule, self._executor.submit, scheduler.update
         running, waiting = scheduler.state.running, scheduler.state.waiting
         now = self.now
@@ -89,6 +101,11 @@ class Replay:
                     return True
                 now = calendar.due_ns
                 continue
+            if coaster is not None and coaster.ready():
+                now, _ = coaster.run(now, now, calendar.due_ns, calendar.cancel_ns)
+                self.now = now
+                if now >= calendar.due_ns:
+                    continue
             plan = schedule(now)
             result = submit(plan).wait()
             record(plan, now, result)
@@ -100,46 +117,51 @@ class Replay:
                 return False
 
     def _run_asynchronous(self) -> bool:
-        calendar, scheduler, record = self._calendar, self.scheduler, self._recorder.record
-        schedule, submit, update = scheduler.schedule, self._executor.submit, scheduler.update
-        running, waiting, state = scheduler.state.running, scheduler.state.waiting, scheduler.state
-        start = self.now
-        before: BatchPlan | None = None
-        pending: Pending | None = None
+        """``made`` is when the next plan is made: the start of the plan ``before`` it, so later arrivals are invisible to it.
+        It runs from ``start``, when that one ends."""
+        calendar, scheduler, coaster = self._calendar, self.scheduler, self._coaster
+        schedule, submit, state = scheduler.schedule, self._executor.submit, scheduler.state
+        running, waiting = state.running, state.waiting
+        made = start = self.now
+        before: tuple[BatchPlan, Pending] | None = None
         while True:
-            # ``start`` is when the plan before started: what arrives later is invisible to this one.
-            if start >= calendar.due_ns:
-                self._deliver(start)
+            if made >= calendar.due_ns:
+                self._deliver(made)
             if not running and not waiting:
-                if before is not None and pending is not None:
-                    start = self._complete(before, pending, start)
+                if before is not None:
+                    start = self._complete(*before, made)
                     before = None
-                    continue
+                made = start
                 if calendar.due_ns == NEVER:
                     return True
-                start = max(start, calendar.due_ns)
+                if not running and not waiting and made < calendar.due_ns:
+                    made = start = calendar.due_ns
                 continue
-            plan = schedule(start)
-            pending_now = submit(plan)
-            if before is not None and pending is not None:
-                result = pending.wait()
-                record(before, start, result)
-                start += result.duration_ns
+            if coaster is not None and not state.late and coaster.ready():
+                if before is not None:
+                    start = self._complete(*before, made)
+                    before = None
+                made, start = coaster.run(made, start, calendar.due_ns, calendar.cancel_ns)
                 self.now = start
-                if before.finishing or state.late:
-                    self._retire(update(before))
-            before, pending = plan, pending_now
+                if made >= calendar.due_ns:
+                    continue
+            plan = schedule(made)
+            pending = submit(plan)
+            if before is not None:
+                start = self._complete(*before, made)
+            before, made = (plan, pending), start
             if plan.preempted and self._no_progress(plan):
-                self._complete(plan, pending, start)
+                self._complete(plan, pending, made)
                 return False
 
     def _complete(self, plan: BatchPlan, pending: Pending, start: int) -> int:
-        """The last plan in flight ends; nothing is scheduled beside it. Returns its end."""
+        """``plan``, in flight since ``start``, ends. Returns when."""
         result = pending.wait()
         self._recorder.record(plan, start, result)
-        self.now = start + result.duration_ns
-        self._retire(self.scheduler.update(plan))
-        return self.now
+        now = self.now = start + result.duration_ns
+        if plan.finishing or self.scheduler.state.late:
+            self._retire(self.scheduler.update(plan))
+        return now
 
     def _deliver(self, now: int) -> None:
         arrived, cancelled = self._calendar.pop_due(now)
@@ -150,7 +172,7 @@ class Replay:
             if seq is not None:
                 outputs = self._outputs(seq)
                 if self.scheduler.abort(seq):
-                    self._end(seq, RequestState.cancelled, OutcomeReason.client_cancelled, outputs)
+                    self._end(seq, now, RequestState.cancelled, OutcomeReason.client_cancelled, outputs)
 
     def _admit(self, request: Request, keys: list[int]) -> None:
         reason = self._front_door.refuses(request.prompt_tokens)
@@ -181,10 +203,11 @@ class Replay:
         computed = max(self.scheduler.computed(seq), seq.lost_high)
         return min(max(computed - seq.prompt_tokens + 1, 1), seq.output_limit)
 
-    def _end(self, seq: Sequence, state: RequestState, reason: OutcomeReason, outputs: int) -> None:
-        self._recorder.spans.end_early(seq, max(self.now, seq.phase_start_ns), self.scheduler.state.it, state, reason, outputs)
+    def _end(self, seq: Sequence, now: int, state: RequestState, reason: OutcomeReason, outputs: int) -> None:
+        at = max(now, seq.phase_start_ns)
+        self._recorder.spans.end_early(seq, at, self.scheduler.state.it, state, reason, outputs)
 
     def _end_all(self, reason: OutcomeReason) -> None:
         for seq in list(self._live.values()):
-            self._end(seq, RequestState.failed, reason, self._outputs(seq))
+            self._end(seq, self.now, RequestState.failed, reason, self._outputs(seq))
         self._live.clear()

@@ -28,7 +28,7 @@ _STORED = {
 class Recorder:
     """Rows out, totals kept. ``sink`` gets the tables of ``mode``; totals are counted in every mode."""
 
-    __slots__ = ("_entries", "_gaps", "_iterations", "_on_chunk", "_sink", "_stored", "_usable", "spans", "totals")
+    __slots__ = ("_entries", "_on_chunk", "_sink", "_stored", "_usable", "gaps", "iteration_rows", "spans", "totals")
 
     def __init__(
         self,
@@ -49,14 +49,14 @@ class Recorder:
             reserve_blocks=int(config.watermark * config.num_gpu_blocks),
             asynchronous=config.async_scheduling,
         )
-        self._iterations = RowBuffer("iterations", self._deliver)
+        self.iteration_rows = RowBuffer("iterations", self._deliver)
         self._entries = RowBuffer("prefill_entries", self._deliver) if mode == "full" else None
-        self._gaps = GapClock(stall_threshold_ns)
+        self.gaps = GapClock(stall_threshold_ns)
         self.spans = SpanTracker(
             RowBuffer("spans", self._deliver),
             RowBuffer("outcomes", self._deliver),
             RowBuffer("preemptions", self._deliver),
-            self._gaps,
+            self.gaps,
             keep_spans=mode == "full",
         )
 
@@ -83,10 +83,10 @@ class Recorder:
                         continue
                     self._entries.add(plan.iteration, entry.seq.index, entry.query_len, entry.kv_len, entry.recompute)
         elif plan.decode_seqs:
-            self._gaps.tick(duration)
+            self.gaps.tick(duration)
         elif refused is None:
             return  # nothing ran and nobody was turned away: the asynchronous look after the last token
-        self._iterations.add(
+        self.iteration_rows.add(
             plan.iteration, start, duration, result.device_ns, result.host_ns, plan.decode_kv, plan.prefill_qk,
             plan.prefill_tokens, plan.recomputed_tokens, plan.prefill_seqs, plan.decode_seqs, plan.waiting, plan.running,
             self._usable - plan.kv_free, plan.kv_free - plan.kv_blank, len(plan.preempted), len(plan.admitted), finishing,
@@ -97,7 +97,7 @@ class Recorder:
 
     def flush(self) -> None:
         """Everything logged so far reaches the sink."""
-        self._iterations.flush()
+        self.iteration_rows.flush()
         if self._entries is not None:
             self._entries.flush()
         self.spans.flush()

@@ -76,6 +76,8 @@ class SpanTracker:
         seq.phase, seq.phase_iteration, seq.phase_start_ns, seq.phase_reason = phase, iteration, at, reason
 
     def _admit(self, seq: Sequence, it: int, start: int, cached: int, resumed: bool) -> None:
+        if seq.phase == _ENDED:
+            return
         if seq.phase == _QUEUED:
             seq.queue_ns = start - seq.phase_start_ns
             seq.phase_reason = self._refused_before
@@ -83,7 +85,7 @@ class SpanTracker:
             self._turn(seq, _PREFILL, it, start, _AFTER_PREEMPTION)
             row = self._open.get(seq.index)
             if row is not None:
-                row[1], row[3], row[5], row[6] = it, start, seq.recomputed_tokens, cached
+                row[1], row[3], row[6] = it, start, cached
         else:
             self._turn(seq, _PREFILL, it, start)
             seq.cached_tokens = 0
@@ -93,14 +95,15 @@ class SpanTracker:
             seq.lost_high = max(seq.lost_high, cached) if resumed else seq.lost_high
 
     def _preempt(self, seq: Sequence, lost: int, it: int, start: int) -> None:
-        if seq.phase == _ENDED:
+        if seq.phase == _ENDED:  # its last token was in flight: nothing to restore
+            self._preemptions.add(it, -1, start, -1, -1, seq.index, lost, 0, 0)
             return
         if seq.phase == _DECODE:
             self._leave_set(seq, start)
         if seq.phase != _PREEMPTED:
             self._turn(seq, _PREEMPTED, it, start)
         self._restored(seq, -1)
-        self._open[seq.index] = [it, -1, start, -1, lost, 0, 0]
+        self._open[seq.index] = [it, -1, start, -1, lost, seq.recomputed_tokens, 0]
 
     def _restored(self, seq: Sequence, end: int) -> None:
         row = self._open.pop(seq.index, None)
@@ -133,6 +136,8 @@ class SpanTracker:
 
     def _token(self, seq: Sequence, it: int, end: int, mark: int) -> None:
         """An explicit sequence has sampled a token at ``end``; if it goes on it is a member of the set from the next iteration on."""
+        if seq.phase == _ENDED:
+            return
         gaps = self._gaps
         if seq.first_token_ns < 0:
             seq.first_token_ns = end
@@ -150,6 +155,8 @@ class SpanTracker:
         seq.stalled_mark = gaps.stalled
 
     def _finish(self, seq: Sequence, it: int, end: int) -> None:
+        if seq.phase == _ENDED:
+            return
         if seq.phase == _DECODE and seq.phase_start_ns < end:
             self._leave_set(seq, end)
             self._close(seq, it, end)
