@@ -1,0 +1,152 @@
+"""One run's record: the sink its events go to, then its matrix and its row, committed together."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from replay_engine.sinks import MemorySink
+from replay_engine.totals import RunTotals
+from replay_engine.types import EventSink
+from tracekit import __version__
+from tracekit.metrics import Labels, MatrixInputs, build_matrix, evaluate_slo, stall_threshold, token_gaps
+from tracekit.metrics.gaps import TokenGaps
+from tracekit.store import SpoolSink, Store, commit_run, read_spool
+
+if TYPE_CHECKING:
+    from tracekit.replay import Setup
+
+__all__ = ["RunRecord"]
+
+
+class RunRecord:
+    """Opened before the replay, committed after it. ``totals`` must be set in between."""
+
+    def __init__(self, store: Store, setup: Setup, *, name: str | None, command: str) -> None:
+        self._store = store
+        self._setup = setup
+        self._began = time.monotonic()
+        self.totals = RunTotals()
+        self.stall_threshold_ns, self._stall_rule = stall_threshold(setup.slo)
+        config = setup.policy.scheduler
+        self._row: dict[str, Any] = {
+            "name": name,
+            "trace": setup.trace,
+            "trace_name": setup.trace_name,
+            "started_at": datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds"),
+            "engine": "sim",
+            "profile": setup.profile.name,
+            "policy": setup.policy.to_dict(),
+            "slo": setup.slo.to_dict() if setup.slo is not None else None,
+            "events": setup.events,
+            "seed": setup.seed,
+            "requests": setup.source.total,
+            "command": command,
+            "tracekit_version": __version__,
+        }
+        constants = {
+            "iterations": {
+                "budget": config.token_budget, "kv_total": config.usable_blocks, "paused": 0, "swapped": 0, "mode": "simulated",
+                "padded_tokens": 0,
+            },
+            "outcomes": {"degraded": False},
+        }  # fmt: skip
+        self._spool = SpoolSink(store.spool_folder, self._row, constants=constants, events=setup.events)
+        self._memory = MemorySink() if setup.events == "none" else None
+        self.sink: EventSink = self._spool if self._memory is None else self._memory
+
+    def _table(self, name: str) -> npt.NDArray[np.void]:
+        return self._memory.table(name) if self._memory is not None else read_spool(self._spool.folder, name)
+
+    def commit(self, state: str) -> tuple[int, dict[str, Any]]:
+        """Compute the matrix, and write run, events and matrix in one transaction. Returns the run's number and the matrix."""
+        self._spool.close()
+        inputs = self._inputs(state)
+        matrix = build_matrix(inputs)
+        row = {
+            **self._row,
+            "state": state,
+            "iterations": self.totals.iterations,
+            "wall_s": round(time.monotonic() - self._began, 3),
+            "matrix": matrix,
+        }
+        run = commit_run(self._store, self._spool, row, {"outcomes": self._per_request(inputs)})
+        return run, matrix
+
+    def _inputs(self, state: str) -> MatrixInputs:
+        setup, source = self._setup, self._setup.source
+        observed = {
+            f"{part}_ns": values
+            for part in ("queue", "ttft", "tpot", "e2e")
+            if (values := getattr(source, f"obs_{part}_ns")) is not None
+        }
+        wanted = {"ttft_ns": source.slo_ttft_ns, "tpot_ns": source.slo_tpot_ns, "deadline_ns": self._deadlines()}
+        request_slo = {part: values for part, values in wanted.items() if values is not None}
+        outcomes = self._table("outcomes")
+        return MatrixInputs(
+            outcomes=outcomes,
+            totals=self.totals,
+            scheduler=setup.policy.scheduler,
+            profile=setup.profile,
+            engine="sim",
+            tracekit_version=__version__,
+            run={"name": self._row["name"], "trace": setup.trace_name, "seed": setup.seed, "state": state, "events": setup.events},
+            policy_notes=setup.policy.notes,
+            counted=self._counted(),
+            lead_in_ns=setup.lead_in_ns,
+            requests=source.total,
+            tenants=_labels(source.tenant, source.tenant_names),
+            classes=_labels(source.class_, source.class_names),
+            observed=observed or None,
+            slo=setup.slo,
+            request_slo=request_slo or None,
+            cancel_ns=source.cancel_ns,
+            accept_degraded=setup.accept_degraded,
+            arrival_window_ns=source.window_ns,
+            gaps=self._gaps(outcomes),
+            stall_threshold_ns=self.stall_threshold_ns,
+            stall_rule=self._stall_rule,
+        )
+
+    def _counted(self) -> npt.NDArray[np.bool_]:
+        source, warmup = self._setup.source, self._setup.warmup_ns
+        counted: npt.NDArray[np.bool_] = source.counted
+        if warmup:
+            first = source.arrival_ns[counted][0]
+            counted = counted & (source.arrival_ns >= first + warmup)
+        return counted
+
+    def _deadlines(self) -> npt.NDArray[np.int64] | None:
+        source = self._setup.source
+        if source.deadline_ns is None:
+            return None
+        return np.where(source.deadline_ns < 0, -1, source.deadline_ns - source.arrival_ns)
+
+    def _gaps(self, outcomes: npt.NDArray[np.void]) -> TokenGaps | None:
+        if self._setup.events != "full":
+            return None
+        return token_gaps(self._table("iterations"), self._table("spans"), outcomes, self._counted())
+
+    def _per_request(self, inputs: MatrixInputs) -> dict[str, Any]:
+        columns: dict[str, Any] = {}
+        for column, labels in (("tenant", inputs.tenants), ("class", inputs.classes)):
+            if labels is not None:
+                names = np.array([*labels.names, None], dtype=object)
+                columns[column] = names[labels.codes]
+        if self._setup.slo is not None:
+            result = evaluate_slo(inputs, inputs.outcomes)
+            if not isinstance(result, str):
+                met = np.zeros(self._setup.source.total, dtype=bool)
+                met[inputs.outcomes["request"]] = result.met
+                columns["slo_met"] = met
+        return columns
+
+
+def _labels(codes: npt.NDArray[np.int32] | None, names: list[str]) -> Labels | None:
+    return Labels(codes=codes, names=names) if codes is not None else None
+
+

@@ -1,0 +1,241 @@
+"""The main job: a trace through the engine, every iteration logged, the acceptance matrix at the end.
+
+``replay`` is what ``tracekit replay`` runs and what a notebook calls. It runs as a job (``tracekit.jobs``), spools events beside the
+database as they come, and commits run, events and matrix in one transaction.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from replay_engine.config import ConfigError
+from replay_engine.loop import Replay
+from replay_engine.policy import Policy, build_policy
+from replay_engine.profile import DEFAULT_PROFILE, Profile, load_profile
+from replay_engine.simulator import SimExecutor
+from replay_engine.totals import RunTotals
+from tracekit.errors import TracekitError, UsageError, shown
+from tracekit.jobs import Job
+from tracekit.metrics import SloTable, parse_goodput, parse_slo
+from tracekit.metrics.slo import Slo, parse_duration_ns
+from tracekit.record import RunRecord
+from tracekit.slices import lead_in_ns, parse_window
+from tracekit.store import Store
+from tracekit.traces.load import load_trace, report_of
+from tracekit.traces.source import TraceSource
+
+__all__ = ["ReplayReport", "replay"]
+
+Progress = Callable[[int, int, str], None]
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class ReplayReport:
+    """A run's number, how it ended, its acceptance matrix, and the lines that were said about it."""
+
+    run: int
+    state: str
+    matrix: dict[str, Any]
+    lines: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class Setup:
+    """Everything that decides a replay, resolved."""
+
+    profile: Profile
+    policy: Policy
+    slo: SloTable | None
+    source: TraceSource
+    trace: int
+    trace_name: str
+    lead_in_ns: int
+    seed: int
+    events: str
+    accept_degraded: bool
+    warmup_ns: int
+
+
+def replay(
+    inputs: str | Sequence[str],
+    *,
+    engine: str = "auto",
+    profile: str | None = None,
+    policy: str | None = None,
+    sets: Sequence[str] = (),
+    slo: str | None = None,
+    goodput: str | None = None,
+    window: str | None = None,
+    warmup: str | None = None,
+    limit: int | None = None,
+    rate_scale: float = 1.0,
+    seed: int = 0,
+    events: str = "full",
+    mapping: Sequence[str] = (),
+    trace_format: str | None = None,
+    accept_degraded: bool = False,
+    name: str | None = None,
+    db: str = "tracekit.duckdb",
+    progress: Progress | None = None,
+    say: Say | None = None,
+) -> ReplayReport:
+    """Replay ``inputs`` (files, globs, ``-``, or one name of a loaded trace) and record the run in ``db``.
+
+    The defaults are those of the command line. ``progress(done, total, note)`` is called now and then, ``say(line)`` with what runs,
+    before it runs. Errors: ``UsageError``, ``InputError``, ``LockedError``.
+    """
+    if engine not in ("auto", "sim"):
+        raise UsageError(f"--engine {shown(engine)}: expected auto or sim")
+    store = Store(db)
+    job = Job.adopt() or Job.create(store.folder, "replay", {"argv": list(sys.orig_argv)})
+    job.begin()
+    try:
+        report = _job(store, job, locals())
+    except KeyboardInterrupt:
+        job.finish({"exit_code": 130, "cancelled": True, "error": "interrupted before the replay began"})
+        raise
+    except Exception as error:
+        code = error.exit_code if isinstance(error, TracekitError) else 2 if isinstance(error, ConfigError) else 5
+        job.finish({"exit_code": code, "error": str(error)})
+        raise
+    stopped = report.state == "interrupted"
+    job.finish({"exit_code": 130 if stopped else 0, "run": report.run, "cancelled": stopped})
+    return report
+
+
+def _job(store: Store, job: Job, given: dict[str, Any]) -> ReplayReport:
+    lines: list[str] = []
+    say: Say | None = given["say"]
+
+    def tell(line: str) -> None:
+        lines.append(line)
+        if say is not None:
+            say(line)
+
+    setup = _prepare(store, given, tell)
+    record = RunRecord(store, setup, name=given["name"], command=" ".join(shown(a, 400) for a in sys.argv))
+    state = _simulate(setup, record, job, given["progress"])
+    run, matrix = record.commit(state)
+    if state != "finished":
+        tell(f"the replay ended early: {state.replace('_', ' ')}; what ran is recorded as run {run}")
+    return ReplayReport(run=run, state=state, matrix=matrix, lines=lines)
+
+
+def _prepare(store: Store, given: dict[str, Any], tell: Say) -> Setup:
+    profile = load_profile(given["profile"] or DEFAULT_PROFILE)
+    policy = build_policy(profile, given["policy"], given["sets"])
+    tell(f"engine: simulator, {profile.describe()}" + ("" if given["profile"] else "; choose another with --profile"))
+    for note in policy.notes:
+        tell(f"policy: {note}")
+    warmup_ns = parse_duration_ns(given["warmup"], where="--warmup") if given["warmup"] else 0
+    slo = _slo(given, policy)
+    trace, trace_name, t0_ns, span_ns = _trace(store, given, tell)
+    window = parse_window(given["window"], span_ns, t0_ns) if given["window"] else None
+    with store.read() as con:
+        lead = lead_in_ns(con, trace, profile) if window is not None else 0
+        source = TraceSource.from_database(
+            con, trace, window_ns=window, lead_in_ns=lead, limit=given["limit"], rate_scale=given["rate_scale"]
+        )
+    if window is not None:
+        tell(f"window: a lead-in of up to {lead / 1e9:.0f} s before it is replayed and not counted")
+    if source.left_out:
+        tell(f"{source.left_out:,} requests of the trace are left out: they failed in it, or have no tokens")
+    return Setup(
+        profile=profile, policy=policy, slo=slo, source=source, trace=trace, trace_name=trace_name, lead_in_ns=lead,
+        seed=given["seed"], events=given["events"], accept_degraded=given["accept_degraded"], warmup_ns=warmup_ns,
+    )  # fmt: skip
+
+
+def _slo(given: dict[str, Any], policy: Policy) -> SloTable | None:
+    default: Slo | None = None
+    if given["slo"] and given["goodput"]:
+        raise UsageError("--slo and --goodput: two ways to say the same thing; expected one of them")
+    if given["slo"]:
+        default = parse_slo(given["slo"])
+    elif given["goodput"]:
+        default = parse_goodput(given["goodput"])
+    if default is None and not policy.slo:
+        return None
+    return SloTable.from_policy(policy.slo, default)
+
+
+def _trace(store: Store, given: dict[str, Any], tell: Say) -> tuple[int, str, int | None, int]:
+    """The loaded trace behind ``inputs``: its number, name, start (UTC ns or ``None``) and span (ns)."""
+    inputs = [given["inputs"]] if isinstance(given["inputs"], str) else list(given["inputs"])
+    found = _named_trace(store, inputs)
+    if found is None:
+        with store.write("load a trace") as con:
+            report = load_trace(con, inputs, mapping=list(given["mapping"]), fmt=given["trace_format"])
+    else:
+        with store.read() as con:
+            report = report_of(con, found)
+    assert report.trace is not None
+    dropped = sum(report.rows_dropped.values())
+    tell(f"trace: {shown(report.name)}, {report.rows_kept:,} requests ({report.format})"
+         + (f", {dropped:,} rows dropped: " + "; ".join(f"{n:,} {why}" for why, n in report.rows_dropped.items()) if dropped else ""))  # fmt: skip
+    for warning in report.warnings:
+        tell(f"trace: {shown(warning, 400)}")
+    return report.trace, report.name, report.t0_ns, report.span_ns
+
+
+def _named_trace(store: Store, inputs: list[str]) -> int | None:
+    """A loaded trace of this name, unless a file is called so too."""
+    if len(inputs) != 1 or os.path.exists(inputs[0]) or not store.exists():
+        return None
+    with store.read() as con:
+        there = con.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'traces'").fetchall()
+        rows = con.execute("SELECT trace FROM traces WHERE name = ?", [inputs[0]]).fetchall() if there else []
+    return int(rows[0][0]) if rows else None
+
+
+def _simulate(setup: Setup, record: RunRecord, job: Job, progress: Progress | None) -> str:
+    total = setup.source.total
+    config = setup.policy.scheduler
+    executor = SimExecutor(setup.profile.latency, asynchronous=config.async_scheduling)
+    looked = time.monotonic()
+
+    def on_chunk(totals: RunTotals) -> None:
+        nonlocal looked
+        now = time.monotonic()
+        if now - looked < 0.1:
+            return
+        looked = now
+        job.progress(totals.finished, total, unit="requests")
+        if progress is not None:
+            progress(totals.finished, total, f"{totals.iterations:,} iterations")
+        if job.cancelled():
+            raise KeyboardInterrupt
+
+    run = Replay(
+        setup.source, config, executor, record.sink, mode="full" if setup.events == "full" else "outcomes",
+        stall_threshold_ns=record.stall_threshold_ns, on_chunk=on_chunk,
+    )  # fmt: skip
+    with _quiet_gc():
+        state = run.run()
+    record.totals = run.totals
+    job.progress(total, total, unit="requests")
+    return state
+
+
+@contextmanager
+def _quiet_gc() -> Iterator[None]:
+    """No cycle collection while the loop runs: it makes no cycles, and looking for them costs up to a third of the time."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if enabled:
+            gc.enable()
+
