@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.errors import InputError
-from tracekit.traces.columns import CORE, EXTRA
+from tracekit.traces.columns import EXTRA, Column
 from tracekit.traces.prefix_runs import Runs, arrange_runs
 from tracekit.traces.stage import Stage
 
@@ -20,19 +20,17 @@ __all__ = ["Arranged", "arrange"]
 
 HOUR = 3_600_000_000_000
 _STATUS = (
-    "CASE WHEN input_tokens = 0 AND output_tokens = 0 THEN 'error' WHEN input_tokens = 0 OR output_tokens = 0 THEN 'unknown' ELSE {} END"
-)
-_STATUS_WORDS = (
     "CASE WHEN status IS NULL THEN NULL WHEN lower(status) IN ('ok', 'success', 'succeeded', 'true', '200') THEN 'ok'"
     " WHEN lower(status) IN ('error', 'failed', 'failure', 'false') THEN 'error'"
     " WHEN lower(status) IN ('cancelled', 'canceled', 'abort', 'aborted') THEN 'cancelled'"
-    " WHEN lower(status) IN ('timeout', 'timed_out') THEN 'timeout' WHEN lower(status) = 'rejected' THEN 'rejected' ELSE 'unknown' END"
+    " WHEN lower(status) IN ('timeout', 'timed_out') THEN 'timeout' WHEN lower(status) = 'rejected' THEN 'rejected'"
+    " ELSE 'unknown' END AS status"
 )
 
 
 @dataclass(slots=True, kw_only=True)
 class Arranged:
-    """A finished trace inside the stage's database; ``requests()`` streams its rows in order."""
+    """A finished trace inside the stage's database; ``arrivals()`` streams its rows in order."""
 
     stage: Stage
     rows: int
@@ -41,38 +39,35 @@ class Arranged:
     resolution_ns: int
     runs: Runs | None
 
-    def requests(self, trace: int) -> pa.RecordBatchReader:
-        """Rows of ``requests`` for trace number ``trace``, in the order of ``req_idx``."""
-        return self.stage.con.sql(self._select(trace)).to_arrow_reader()
-
-    def extras(self, trace: int) -> pa.RecordBatchReader | None:
-        """Rows of ``request_extras``, or ``None`` when the source has none of those columns."""
-        names = [column.stored for column in EXTRA if column in self.stage.columns]
-        if not names:
-            return None
-        picked = ", ".join(f'"{name}"' for name in names)
-        some = " OR ".join(f'"{name}" IS NOT NULL' for name in names)
-        query = f"SELECT {trace}::UINTEGER AS trace, req_idx::UINTEGER AS req_idx, {picked} FROM arranged WHERE {some}"
-        return self.stage.con.sql(query).to_arrow_reader()
-
-    def _select(self, trace: int) -> str:
-        parts = [f"{trace}::UINTEGER AS trace", "req_idx::UINTEGER AS req_idx", "file AS source_file", "line AS source_line"]
-        has_status = any(column.name == "status" for column in self.stage.columns)
-        for column in CORE:
-            if column.name == "status":
-                parts.append(f"{_STATUS.format(_STATUS_WORDS if has_status else 'NULL::VARCHAR')} AS status")
-            elif column in self.stage.columns:
-                shift = f" - {self.t0_ns}" if column.kind == "time" else ""
-                parts.append(f'"{column.stored}"{shift} AS "{column.stored}"')
+    def arrivals(self, trace: int) -> pa.RecordBatchReader:
+        """Rows of ``arrivals`` for trace number ``trace``, in the order of ``req_idx``."""
+        own = (
+            f"SELECT {trace}::UINTEGER AS trace, req_idx::UINTEGER AS req_idx, file AS source_file, line AS source_line,"
+            f" arrival_ns - {self.t0_ns} AS arrival_ns, input_tokens, output_tokens"
+        )
         if self.runs is None:
-            return f"SELECT {', '.join(parts)} FROM arranged"
+            return self.stage.con.sql(f"{own} FROM arranged").to_arrow_reader()
         import pyarrow as pa
 
         shared = pa.table({"k": np.arange(self.rows, dtype=np.int64), "shared_blocks": self.runs.shared.astype(np.uint32)})
-        self.stage.con.register("shared_in", shared)
-        self.stage.con.execute("CREATE OR REPLACE TABLE shared AS SELECT * FROM shared_in")
-        self.stage.con.unregister("shared_in")
-        return f"SELECT {', '.join(parts)}, shared_blocks FROM arranged JOIN shared ON req_idx = k ORDER BY req_idx"
+        self.stage.con.register("shared", shared)
+        return self.stage.con.sql(f"{own}, shared_blocks FROM arranged JOIN shared ON req_idx = k ORDER BY req_idx").to_arrow_reader()
+
+    def extras(self, trace: int) -> pa.RecordBatchReader | None:
+        """Rows of ``request_extras``, or ``None`` when the source has none of its columns."""
+        columns = [column for column in EXTRA if column in self.stage.columns]
+        if not columns:
+            return None
+        picked = ", ".join(self._extra(column) for column in columns)
+        known = " OR ".join(f'"{column.stored}" IS NOT NULL' for column in columns)
+        query = f"SELECT {trace}::UINTEGER AS trace, req_idx::UINTEGER AS req_idx, {picked} FROM arranged WHERE {known}"
+        return self.stage.con.sql(f"{query} ORDER BY req_idx").to_arrow_reader()
+
+    def _extra(self, column: Column) -> str:
+        if column.name == "status":
+            return _STATUS
+        shift = f" - {self.t0_ns}" if column.kind == "time" else ""
+        return f'"{column.stored}"{shift} AS "{column.stored}"'
 
 
 def arrange(stage: Stage, name: str) -> Arranged:

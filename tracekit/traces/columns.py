@@ -10,7 +10,7 @@ from typing import Literal
 
 from tracekit.errors import UsageError
 
-__all__ = ["COLUMNS", "CORE", "EXTRA", "REQUIRED", "Column", "Kind", "Mapped", "canonical_name", "guess_mapping", "parse_mapping"]
+__all__ = ["COLUMNS", "EXTRA", "REQUIRED", "Column", "Kind", "Mapped", "canonical_name", "guess_mapping", "parse_mapping"]
 
 Kind = Literal["time", "duration", "count", "integer", "text", "blocks"]
 SQL_TYPES: dict[str, str] = {
@@ -27,13 +27,12 @@ UNITS: dict[str, int] = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_0
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One canonical column. ``stored`` is its name in the database; ``core`` columns stand in ``requests``, the others in
-    ``request_extras``, which has a row only for requests that have one of them."""
+    """One canonical column. ``stored`` is its name in the database: in table ``arrivals`` when it is not nullable, else in
+    ``request_extras``, which has a row only for requests of which more is known."""
 
     name: str
     kind: Kind
     stored: str
-    core: bool
     aliases: tuple[str, ...] = ()
     nullable: bool = True
 
@@ -42,50 +41,49 @@ class Column:
         return SQL_TYPES[self.kind]
 
 
-def _time(name: str, core: bool, *aliases: str, kind: Kind = "duration", nullable: bool = True) -> Column:
-    return Column(name, kind, f"{name}_ns", core, aliases, nullable)
+def _time(name: str, *aliases: str, kind: Kind = "duration", nullable: bool = True) -> Column:
+    return Column(name, kind, f"{name}_ns", aliases, nullable)
 
 
 _ALL = (
-    _time("arrival", True, "timestamp", "time", "arrival_time", "arrived_at", "start_time", "ts", "request_time", "created_at",
+    _time("arrival", "timestamp", "time", "arrival_time", "arrived_at", "start_time", "ts", "request_time", "created_at",
           "starttime", "received_at", kind="time", nullable=False),
-    Column("input_tokens", "count", "input_tokens", True,
+    Column("input_tokens", "count", "input_tokens",
            ("prompt_tokens", "input_length", "contexttokens", "num_prefill_tokens", "prompt_len", "input_toks", "input_len",
             "num_prompt_tokens", "request_tokens", "prompt_length"), nullable=False),
-    Column("output_tokens", "count", "output_tokens", True,
+    Column("output_tokens", "count", "output_tokens",
            ("completion_tokens", "output_length", "generatedtokens", "num_decode_tokens", "output_len", "output_toks",
             "generated_tokens", "response_tokens", "generation_tokens"), nullable=False),
-    Column("request_id", "text", "request_id", True, ("id", "req_id", "rid")),
-    Column("max_tokens", "count", "max_tokens", True, ("max_new_tokens", "max_completion_tokens", "max_output_tokens")),
-    Column("tenant", "text", "tenant", True, ("tenant_id", "client_id", "api_key", "team_id", "adapter_dir")),
-    Column("class", "text", "class", True, ("slo_class", "service_class", "tier")),
-    Column("priority", "integer", "priority", True),
-    Column("session_id", "text", "session_id", True, ("conversation_id", "chat_id", "session")),
-    Column("status", "text", "status", True),
-    _time("deadline", True, kind="time"),
-    _time("cancel", True, kind="time"),
-    _time("slo_ttft", True),
-    _time("slo_tpot", True),
-    _time("obs_queue", True, "queue_time"),
-    _time("obs_ttft", True, "ttft", "time_to_first_token", "first_token_latency"),
-    _time("obs_tpot", True, "tpot", "time_per_output_token"),
-    _time("obs_e2e", True, "e2e", "e2e_latency", "latency"),
-    Column("turn", "count", "turn", False, ("turn_index", "round_index")),
-    Column("model", "text", "model", False, ("model_name",)),
-    Column("adapter", "text", "adapter", False, ("lora",)),
-    Column("kind", "text", "kind", False),
-    Column("finish_reason", "text", "finish_reason", False),
-    Column("predicted_output_tokens", "count", "predicted_output_tokens", False, ("num_predicted_decode_tokens",)),
-    Column("obs_cached_tokens", "count", "obs_cached_tokens", False, ("cached_tokens",)),
-    Column("reasoning_tokens", "count", "reasoning_tokens", False),
-    Column("hash_ids", "blocks", "", False),
-    Column("prefix_runs", "blocks", "", False),
+    Column("request_id", "text", "request_id", ("id", "req_id", "rid")),
+    Column("max_tokens", "count", "max_tokens", ("max_new_tokens", "max_completion_tokens", "max_output_tokens")),
+    Column("tenant", "text", "tenant", ("tenant_id", "client_id", "api_key", "team_id", "adapter_dir")),
+    Column("class", "text", "class", ("slo_class", "service_class", "tier")),
+    Column("priority", "integer", "priority"),
+    Column("session_id", "text", "session_id", ("conversation_id", "chat_id", "session")),
+    Column("status", "text", "status"),
+    _time("deadline", kind="time"),
+    _time("cancel", kind="time"),
+    _time("slo_ttft"),
+    _time("slo_tpot"),
+    _time("obs_queue", "queue_time"),
+    _time("obs_ttft", "ttft", "time_to_first_token", "first_token_latency"),
+    _time("obs_tpot", "tpot", "time_per_output_token"),
+    _time("obs_e2e", "e2e", "e2e_latency", "latency"),
+    Column("turn", "count", "turn", ("turn_index", "round_index")),
+    Column("model", "text", "model", ("model_name",)),
+    Column("adapter", "text", "adapter", ("lora",)),
+    Column("kind", "text", "kind"),
+    Column("finish_reason", "text", "finish_reason"),
+    Column("predicted_output_tokens", "count", "predicted_output_tokens", ("num_predicted_decode_tokens",)),
+    Column("obs_cached_tokens", "count", "obs_cached_tokens", ("cached_tokens",)),
+    Column("reasoning_tokens", "count", "reasoning_tokens"),
+    Column("hash_ids", "blocks", ""),
+    Column("prefix_runs", "blocks", ""),
 )  # fmt: skip
 
 COLUMNS: dict[str, Column] = {column.name: column for column in _ALL}
 REQUIRED = tuple(column.name for column in _ALL if not column.nullable)
-CORE = tuple(column for column in _ALL if column.core)
-EXTRA = tuple(column for column in _ALL if not column.core and column.kind != "blocks")
+EXTRA = tuple(column for column in _ALL if column.nullable and column.kind != "blocks")
 
 _BY_NAME: dict[str, str] = {
     alias: column.name for column in _ALL for alias in (column.name, column.stored, *column.aliases) if alias

@@ -1,29 +1,22 @@
 """The tables a trace is stored in, all keyed by ``trace``. Times are ns from trace start, NULL is unknown.
 
-``requests`` is narrow on purpose: a column that is NULL in five million rows still costs time to write, so what few traces
-have stands in ``request_extras`` (a row only where there is something to say).
+What every request has stands in ``arrivals``; what few traces know stands in ``request_extras``, with a row only where there
+is something to say: a column that is NULL in five million rows still costs time to write. The view ``requests`` is both.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tracekit.traces.columns import CORE, EXTRA, Column
+from tracekit.traces.columns import EXTRA, Column
 
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["TABLES", "create_tables"]
-
-_REQUIRED = {"arrival_ns", "input_tokens", "output_tokens"}
-
+__all__ = ["STATUS", "TABLES", "create_tables"]
 
 def _columns(columns: tuple[Column, ...]) -> str:
-    parts = []
-    for column in columns:
-        stored, sql_type = column.stored, column.sql_type
-        parts.append(f'"{stored}" {sql_type}{" NOT NULL" if stored in _REQUIRED else ""}')
-    return ", ".join(parts)
+    return ", ".join(f'"{column.stored}" {column.sql_type}' for column in columns)
 
 
 TABLES: dict[str, str] = {
@@ -34,9 +27,9 @@ TABLES: dict[str, str] = {
         " hash_rounding VARCHAR, obs_clock VARCHAR, rows_read UBIGINT, rows_kept UBIGINT, rows_dropped MAP(VARCHAR, UBIGINT),"
         " warnings VARCHAR[], loader_version VARCHAR, loaded_at TIMESTAMP"
     ),
-    "requests": (
-        "trace UINTEGER NOT NULL, req_idx UINTEGER NOT NULL, source_file USMALLINT, source_line UBIGINT, "
-        f"{_columns(CORE)}, shared_blocks UINTEGER"
+    "arrivals": (
+        "trace UINTEGER NOT NULL, req_idx UINTEGER NOT NULL, source_file USMALLINT, source_line UBIGINT,"
+        " arrival_ns BIGINT NOT NULL, input_tokens UINTEGER NOT NULL, output_tokens UINTEGER NOT NULL, shared_blocks UINTEGER"
     ),
     "request_extras": f"trace UINTEGER NOT NULL, req_idx UINTEGER NOT NULL, {_columns(EXTRA)}",
     "blocks": (
@@ -46,8 +39,23 @@ TABLES: dict[str, str] = {
     "quarantine": 'trace UINTEGER NOT NULL, file VARCHAR, line UBIGINT, "column" VARCHAR, value VARCHAR, reason VARCHAR',
 }
 
+STATUS = (
+    "CASE WHEN a.input_tokens = 0 AND a.output_tokens = 0 THEN 'error'"
+    " WHEN a.input_tokens = 0 OR a.output_tokens = 0 THEN 'unknown' ELSE e.status END AS status"
+)
+"""A request without tokens failed in the trace, whatever its status says."""
+
+
+def _requests_view() -> str:
+    extras = ", ".join(f'e."{column.stored}"' for column in EXTRA if column.name != "status")
+    return (
+        f"SELECT a.*, {STATUS}, {extras} FROM arrivals a LEFT JOIN request_extras e"
+        " ON a.trace = e.trace AND a.req_idx = e.req_idx"
+    )
+
 
 def create_tables(con: duckdb.DuckDBPyConnection) -> None:
-    """Create the trace tables that are not there yet."""
+    """Create the trace tables and the view ``requests`` where they are not there yet."""
     for name, columns in TABLES.items():
         con.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns})")
+    con.execute(f"CREATE VIEW IF NOT EXISTS requests AS {_requests_view()}")

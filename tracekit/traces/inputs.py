@@ -75,16 +75,26 @@ class Source:
     sha256: str
     size: int
     head: Head
-    newlines: int
-    carriage_returns: int
-    quotes: int
     ends_with_newline: bool
     cut_at: int | None = None
     """Byte of the compressed input at which it breaks off; ``None`` for a whole file."""
 
+    _marks: dict[bytes, int] | None = None
+
+    def count(self, mark: bytes) -> int:
+        """How often one of line feed, carriage return and double quote occurs in the file (counted at the first call)."""
+        if self._marks is None:
+            self._marks = dict.fromkeys((b"\n", b"\r", b'"'), 0)
+            with open(self.path, "rb") as data:
+                while block := data.read(CHUNK):
+                    for each in self._marks:
+                        self._marks[each] += block.count(each)
+        return self._marks[mark]
+
     @property
     def physical_lines(self) -> int:
-        return self.newlines + (0 if self.ends_with_newline or self.size == 0 else 1)
+        """Lines of the file, an unfinished last one included."""
+        return self.count(b"\n") + (0 if self.ends_with_newline or self.size == 0 else 1)
 
 
 def expand_inputs(inputs: str | Path | Sequence[str | Path]) -> list[str]:
@@ -137,7 +147,7 @@ class _Scan:
     """Running facts about the plain bytes of one file."""
 
     def __init__(self) -> None:
-        self.size = self.newlines = self.returns = self.quotes = 0
+        self.size = 0
         self.last = b""
         self.head = bytearray()
 
@@ -147,9 +157,6 @@ class _Scan:
         if len(self.head) < HEAD_BYTES:
             self.head += data[: HEAD_BYTES - len(self.head)]
         self.size += len(data)
-        self.newlines += data.count(b"\n")
-        self.returns += data.count(b"\r")
-        self.quotes += data.count(b'"')
         self.last = data[-1:]
 
 
@@ -178,7 +185,6 @@ def _prepare(name: str, stream: BinaryIO, path: Path | None, number: int, folder
     _refuse_nonsense(name, head, scan.size)
     return Source(
         name=name, path=path, scratch=folder, number=number, sha256=digest.hexdigest(), size=scan.size, head=head,
-        newlines=scan.newlines, carriage_returns=scan.returns, quotes=scan.quotes,
         ends_with_newline=scan.last == b"\n", cut_at=cut_at,
     )  # fmt: skip
 

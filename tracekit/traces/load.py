@@ -59,11 +59,12 @@ class LoadReport:
 
 @dataclass(slots=True, kw_only=True)
 class LoadedTrace:
-    """A trace in memory: ``requests`` with the columns of the ``requests`` table that the source has, in the order of
-    ``req_idx``; ``runs`` with req_idx, pos_start, first_id, len, or ``None``."""
+    """A trace in memory: ``arrivals``, ``extras`` and ``runs`` have the columns of the tables ``arrivals``, ``request_extras``
+    and ``blocks`` that the source fills, in the order of ``req_idx``; ``None`` where it has none."""
 
     report: LoadReport
-    requests: pa.Table
+    arrivals: pa.Table
+    extras: pa.Table | None
     runs: pa.Table | None
 
 
@@ -97,9 +98,11 @@ def read_trace(inputs: Inputs, *, name: str | None = None, mapping: Mapping = No
     with open_sources(inputs) as sources, Stage() as stage:
         arranged, why = _read(sources, stage, mapping, fmt)
         report = _report(arranged, sources, None, name or _stem(sources), _digest(sources, mapping, fmt), why)
-        requests = arranged.requests(0).read_all()
+        arrivals = arranged.arrivals(0).read_all()
+        extras = arranged.extras(0)
         report.wall_s = time.perf_counter() - began
-        return LoadedTrace(report=report, requests=requests, runs=_runs_table(arranged, 0))
+        return LoadedTrace(report=report, arrivals=arrivals, extras=None if extras is None else extras.read_all(),
+                           runs=_runs_table(arranged, 0))  # fmt: skip
 
 
 def report_of(con: duckdb.DuckDBPyConnection, trace: int) -> LoadReport:
@@ -190,7 +193,7 @@ def _runs_table(arranged: Arranged, trace: int) -> pa.Table | None:
 
 def _insert(con: duckdb.DuckDBPyConnection, arranged: Arranged, report: LoadReport, sources: list[Source]) -> None:
     assert report.trace is not None
-    _copy(con, "requests", arranged.requests(report.trace))
+    _copy(con, "arrivals", arranged.arrivals(report.trace))
     _copy(con, "request_extras", arranged.extras(report.trace))
     _copy(con, "blocks", _runs_table(arranged, report.trace))
     _copy(con, "quarantine", _rejects_table(report))

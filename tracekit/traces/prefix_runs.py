@@ -81,15 +81,17 @@ def shared_blocks(row: Ints, first: Ints, length: Ints, rows: int) -> Ints:
     shared = np.zeros(rows, np.int64)
     if not len(row):
         return shared
-    edges, change = np.unique(np.concatenate([first, first + length]), return_inverse=True)
-    held = np.cumsum(np.bincount(change, weights=np.repeat([1, -1], len(first)), minlength=len(edges)).astype(np.int64))
-    # the first edge at or after each edge from which on fewer than two runs hold an id
-    alone = np.where(held < 2, np.arange(len(edges)), len(edges) - 1)
-    stop = np.minimum.accumulate(alone[::-1])[::-1]
-    part = np.minimum(edges[stop[change[: len(first)]]] - first, length)
+    ends = first + length
+    starts_sorted, ends_sorted = np.sort(first), np.sort(ends)
+    # at these edges fewer than two runs hold the next id; coverage falls only where a run ends
+    held = np.searchsorted(starts_sorted, ends_sorted, "right") - np.arange(1, len(ends) + 1)
+    alone = np.append(ends_sorted[held < 2], np.iinfo(np.int64).max)
+    holders = np.searchsorted(starts_sorted, first, "right") - np.searchsorted(ends_sorted, first, "right")
+    stop = alone[np.searchsorted(alone, first, "right")]
+    part = np.where(holders < 2, 0, np.minimum(stop - first, length))
     broken = part < length
-    ahead = np.cumsum(broken) - broken
+    ahead: Ints = np.cumsum(broken) - broken
     begins = np.flatnonzero(np.diff(row, prepend=-1))
-    base = np.repeat(ahead[begins], np.diff(begins, append=len(row)))
+    base: Ints = np.repeat(ahead[begins], np.diff(begins, append=len(row)))
     np.add.at(shared, row, np.where(ahead == base, part, 0))
     return shared

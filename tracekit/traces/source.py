@@ -33,33 +33,36 @@ class TraceSource:
     slice cannot be replayed (failed in the trace, or without tokens).
     """
 
-    def __init__(self, requests: pa.Table, runs: pa.Table | None, *, block_tokens: int | None, window_ns: tuple[int, int] | None,
-                 lead_in_ns: int, limit: int | None, rate_scale: float, name: str) -> None:  # fmt: skip
+    def __init__(self, arrivals: pa.Table, extras: pa.Table | None, runs: pa.Table | None, *, block_tokens: int | None,
+                 window_ns: tuple[int, int] | None, lead_in_ns: int, limit: int | None, rate_scale: float, name: str) -> None:  # fmt: skip
         if not rate_scale > 0:
             raise UsageError(f"--rate-scale {rate_scale}: expected a number above 0")
-        arrival = _ints(requests, "arrival_ns")
+        arrival = _ints(arrivals, "arrival_ns")
         begin, end = _bounds(arrival, window_ns, lead_in_ns)
-        keep = _replayable(requests)
-        low, high = np.searchsorted(arrival, [begin, end], "left")
-        inside = np.zeros(len(arrival), bool)
-        inside[low:high] = True
-        rows = np.flatnonzero(inside & keep)[:limit]
+        low, high = (int(edge) for edge in np.searchsorted(arrival, [begin, end], "left"))
+        arrival, arrivals = arrival[low:high], arrivals.slice(low, high - low)
+        extras = _aligned(extras, _ints(arrivals, "req_idx"))
+        keep = _replayable(arrivals, extras)
+        rows = np.flatnonzero(keep)[:limit]
         if not len(rows):
             raise InputError("no request to replay in this part of the trace", file=name,
                              expected="at least one with input and output tokens")  # fmt: skip
-        self.left_out = int(high - low) - int(np.count_nonzero(inside & keep))
         self.name = name
+        self.left_out = len(keep) - int(np.count_nonzero(keep))
         self.origin_ns = begin if window_ns is not None else 0
         self.rate_scale = rate_scale
-        self.req_idx = rows if "req_idx" not in requests.column_names else _ints(requests, "req_idx")[rows]
-        picked = requests.take(rows) if len(rows) < requests.num_rows else requests
-        self._columns(picked, arrival[rows])
-        first = window_ns[0] if window_ns is not None else int(arrival[rows[0]])
-        self.counted: npt.NDArray[np.bool_] = arrival[rows] >= first
-        # a limit ends the window at its last request
-        last = int(arrival[rows[-1]]) if window_ns is None or (limit is not None and len(rows) == limit) else window_ns[1]
-        self.window_ns = round((last - first) / rate_scale)
-        self._prefix(runs, picked, block_tokens)
+        if len(rows) < len(keep):
+            arrival, arrivals = arrival[rows], arrivals.take(rows)
+            extras = extras if extras is None else extras.take(rows)
+        self.req_idx = _ints(arrivals, "req_idx")
+        self._columns(arrivals, extras, arrival)
+        first = window_ns[0] if window_ns is not None else int(arrival[0])
+        self.counted: npt.NDArray[np.bool_] = arrival >= first
+        # a limit that bites ends the window at its last request
+        ended = window_ns is None or (limit is not None and len(rows) < int(np.count_nonzero(keep)))
+        last = int(arrival[-1]) if window_ns is None or ended else window_ns[1]
+        self.window_ns = max(round((last - first) / rate_scale), 0)
+        self._prefix(runs, arrivals, block_tokens)
 
     @classmethod
     def from_database(cls, con: duckdb.DuckDBPyConnection, trace_id: int, *, window_ns: tuple[int, int] | None = None,
@@ -70,38 +73,39 @@ class TraceSource:
             raise UsageError(f"trace {trace_id}: not in this database")
         name, block_tokens = head[0]
         where = f"trace = {int(trace_id)}"
+        inside = where
         if window_ns is not None:
-            requests_where = f"{where} AND arrival_ns >= {int(window_ns[0] - lead_in_ns)} AND arrival_ns < {int(window_ns[1])}"
-        else:
-            requests_where = where
-        absent = _absent_columns(con, requests_where)
-        requests = con.sql(f"SELECT * EXCLUDE ({absent}) FROM requests WHERE {requests_where} ORDER BY req_idx").to_arrow_table()
-        runs = None
-        if block_tokens is not None and requests.num_rows:
-            low, high = requests["req_idx"][0].as_py(), requests["req_idx"][requests.num_rows - 1].as_py()
-            runs = con.sql(
-                f"SELECT req_idx, pos_start, first_id, len FROM blocks WHERE {where} AND req_idx BETWEEN {low} AND {high}"
-                " ORDER BY req_idx, pos_start"
-            ).to_arrow_table()
-        return cls(requests, runs, block_tokens=block_tokens, window_ns=window_ns, lead_in_ns=lead_in_ns, limit=limit,
+            inside += f" AND arrival_ns >= {int(window_ns[0] - lead_in_ns)} AND arrival_ns < {int(window_ns[1])}"
+        shared = "" if block_tokens is None else ", shared_blocks"
+        arrivals = con.sql(
+            f"SELECT req_idx, arrival_ns, input_tokens, output_tokens{shared} FROM arrivals WHERE {inside} ORDER BY req_idx"
+        ).to_arrow_table()
+        extras = runs = None
+        if arrivals.num_rows:
+            low, high = arrivals["req_idx"][0].as_py(), arrivals["req_idx"][arrivals.num_rows - 1].as_py()
+            where += f" AND req_idx BETWEEN {low} AND {high}"
+            extras = _extras(con, where)
+            if block_tokens is not None:
+                picked = f"SELECT req_idx, pos_start, first_id, len FROM blocks WHERE {where} ORDER BY req_idx, pos_start"
+                runs = con.sql(picked).to_arrow_table()
+        return cls(arrivals, extras, runs, block_tokens=block_tokens, window_ns=window_ns, lead_in_ns=lead_in_ns, limit=limit,
                    rate_scale=rate_scale, name=name)  # fmt: skip
 
     @classmethod
     def from_loaded(cls, loaded: LoadedTrace, *, window_ns: tuple[int, int] | None = None, lead_in_ns: int = 0,
                     limit: int | None = None, rate_scale: float = 1.0) -> TraceSource:  # fmt: skip
         """The same from a trace in memory."""
-        return cls(loaded.requests, loaded.runs, block_tokens=loaded.report.block_tokens, window_ns=window_ns,
+        return cls(loaded.arrivals, loaded.extras, loaded.runs, block_tokens=loaded.report.block_tokens, window_ns=window_ns,
                    lead_in_ns=lead_in_ns, limit=limit, rate_scale=rate_scale, name=loaded.report.name)  # fmt: skip
 
-    def _columns(self, table: pa.Table, arrival: Ints) -> None:
+    def _columns(self, arrivals: pa.Table, table: pa.Table | None, arrival: Ints) -> None:
         self.arrival_ns = self._clock(arrival)
-        self.prompt_tokens = _ints(table, "input_tokens")
-        self.output_tokens = _ints(table, "output_tokens")
+        self.prompt_tokens = _ints(arrivals, "input_tokens")
+        self.output_tokens = _ints(arrivals, "output_tokens")
         self.max_tokens = _known(table, "max_tokens")
-        self.priority = _ints(table, "priority", 0) if "priority" in table.column_names else None
-        self.request_id: list[str] | None = None
-        if "request_id" in table.column_names and table["request_id"].null_count < len(table):
-            self.request_id = ["" if text is None else text for text in table["request_id"].to_pylist()]
+        self.priority = _known(table, "priority", 0)
+        ids = _column(table, "request_id")
+        self.request_id: list[str] | None = None if ids is None else ["" if text is None else text for text in ids.to_pylist()]
         self.tenant, self.tenant_names = _codes(table, "tenant")
         self.class_, self.class_names = _codes(table, "class")
         self.obs_queue_ns = _known(table, "obs_queue_ns")
@@ -171,15 +175,28 @@ class TraceSource:
         return batch
 
 
-def _absent_columns(con: duckdb.DuckDBPyConnection, where: str) -> str:
-    """Nullable columns of ``requests`` that say nothing in this slice, and those the engine has no use for."""
-    from tracekit.traces.columns import CORE
+def _extras(con: duckdb.DuckDBPyConnection, where: str) -> pa.Table | None:
+    """What more is known of these requests: only the columns that say something."""
+    from tracekit.traces.columns import EXTRA
 
-    names = [column.stored for column in CORE if column.nullable] + ["shared_blocks"]
+    names = [column.stored for column in EXTRA]
     asked = ", ".join(f'count("{name}")' for name in names)
-    counts = con.execute(f"SELECT {asked} FROM requests WHERE {where}").fetchall()[0]
-    absent = [name for name, count in zip(names, counts, strict=True) if not count]
-    return ", ".join(f'"{name}"' for name in [*absent, "trace", "source_file", "source_line"])
+    counts = con.execute(f"SELECT {asked} FROM request_extras WHERE {where}").fetchall()[0]
+    known = [f'"{name}"' for name, count in zip(names, counts, strict=True) if count]
+    if not known:
+        return None
+    return con.sql(f"SELECT req_idx, {', '.join(known)} FROM request_extras WHERE {where} ORDER BY req_idx").to_arrow_table()
+
+
+def _aligned(extras: pa.Table | None, req_idx: Ints) -> pa.Table | None:
+    """``extras`` with one row per request of ``req_idx``, NULL where it had none."""
+    import pyarrow as pa
+
+    if extras is None or not extras.num_rows:
+        return None
+    owner = _ints(extras, "req_idx")
+    at = np.minimum(np.searchsorted(owner, req_idx), len(owner) - 1)
+    return extras.take(pa.array(at, mask=owner[at] != req_idx))
 
 
 def _bounds(arrival: Ints, window_ns: tuple[int, int] | None, lead_in_ns: int) -> tuple[int, int]:
@@ -201,21 +218,26 @@ def _ints(table: pa.Table, name: str, null: int = -1) -> Ints:
     return np.asarray(column.to_numpy(), np.int64)
 
 
-def _known(table: pa.Table, name: str) -> Ints | None:
-    """A column as int64 with -1 for unknown, ``None`` when nothing is known."""
-    if name not in table.column_names or table[name].null_count == len(table):
+def _column(table: pa.Table | None, name: str) -> Any:
+    """A column, or ``None`` when the table lacks it or it says nothing."""
+    if table is None or name not in table.column_names or table[name].null_count == len(table):
         return None
-    return _ints(table, name)
+    return table[name]
 
 
-def _replayable(table: pa.Table) -> npt.NDArray[np.bool_]:
+def _known(table: pa.Table | None, name: str, null: int = -1) -> Ints | None:
+    """A column as int64 with ``null`` for unknown, ``None`` when nothing is known."""
+    return None if table is None or _column(table, name) is None else _ints(table, name, null)
+
+
+def _replayable(arrivals: pa.Table, extras: pa.Table | None) -> npt.NDArray[np.bool_]:
     import pyarrow.compute as pc
 
-    keep = (_ints(table, "input_tokens") > 0) & (_ints(table, "output_tokens") > 0)
-    if "status" in table.column_names and table["status"].null_count < len(table):
-        good: Any = pc.fill_null(pc.is_in(table["status"], value_set=_good_statuses()), True)
-        null = pc.is_null(table["status"])
-        keep &= np.asarray(pc.or_(good, null).to_numpy(), bool)
+    keep: npt.NDArray[np.bool_] = (_ints(arrivals, "input_tokens") > 0) & (_ints(arrivals, "output_tokens") > 0)
+    status = _column(extras, "status")
+    if status is not None:
+        good = pc.or_(pc.is_null(status), pc.is_in(status, value_set=_good_statuses()))
+        keep &= np.asarray(good.to_numpy(), bool)
     return keep
 
 
@@ -225,12 +247,13 @@ def _good_statuses() -> pa.Array:
     return pa.array(["ok", "unknown"])
 
 
-def _codes(table: pa.Table, name: str) -> tuple[npt.NDArray[np.int32] | None, list[str]]:
+def _codes(table: pa.Table | None, name: str) -> tuple[npt.NDArray[np.int32] | None, list[str]]:
     """Codes and names in order of first appearance."""
-    if name not in table.column_names or table[name].null_count == len(table):
-        return None, []
     import pyarrow.compute as pc
 
-    coded = table[name].combine_chunks().dictionary_encode()
+    column = _column(table, name)
+    if column is None:
+        return None, []
+    coded = column.combine_chunks().dictionary_encode()
     codes = pc.fill_null(coded.indices, -1).to_numpy(zero_copy_only=False)
     return np.asarray(codes, np.int32), coded.dictionary.to_pylist()

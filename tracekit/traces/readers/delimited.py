@@ -89,7 +89,7 @@ def _cut(source: Source, line: int) -> str | None:
 
 def _tidy(source: Source, table: Table) -> Path:
     """The file itself, or (mixed line ends, blank lines before the header) a copy that the reader's state machine takes."""
-    if source.carriage_returns in (0, source.newlines) and table.header_line == 1:
+    if source.count(b"\r") in (0, source.count(b"\n")) and table.header_line == 1:
         return source.path
     target = source.scratch / f"{source.number}.tidy"
     with open(source.path, "rb") as data, open(target, "wb") as out:
@@ -101,7 +101,7 @@ def _tidy(source: Source, table: Table) -> Path:
 
 def _scan(path: Path, source: Source, table: Table, rejects: bool = False) -> str:
     columns = ", ".join(f"'c{i}': 'VARCHAR'" for i in range(len(table.names)))
-    quote = "'\"', escape = '\"'" if source.quotes else "'', escape = ''"
+    quote = "'\"', escape = '\"'" if source.count(b'"') else "'', escape = ''"
     name = str(path).replace("'", "''")
     return (
         f"read_csv('{name}', header = true, auto_detect = false, delim = '{table.delimiter}', quote = {quote},"

@@ -25,9 +25,10 @@ from tracekit.traces.units import bucket, duration_unit, epoch_unit, nanoseconds
 
 __all__ = ["Derive", "read_json_lines"]
 
-BLOCK_BYTES = 1024 << 10
-"""Small, so that a block's objects are still in the processor's cache when its columns are taken."""
+BLOCK_BYTES = 32 << 10
+"""Small, so that a block's objects are still in the processor's cache when their values are taken."""
 
+GATHERED_ROWS = 4096
 Ints = npt.NDArray[np.int64]
 Derive = Callable[[dict[str, Values]], dict[str, Values]]
 """From the values of the fields read to those of canonical columns, for formats that compute some of them."""
@@ -43,16 +44,54 @@ class _State:
     rounding: str | None = None
 
 
+@dataclass(slots=True)
+class _Gathered:
+    """Values of some thousand rows by canonical name; block ids are arrays already."""
+
+    lines: list[Ints] = field(default_factory=list)
+    values: dict[str, list[Any]] = field(default_factory=dict)
+    ids: list[npt.NDArray[np.uint64]] = field(default_factory=list)
+    counts: list[Ints] = field(default_factory=list)
+    bad_ids: dict[int, str] = field(default_factory=dict)
+    rows: int = 0
+
+    def add(self, lines: Ints, rows: list[dict[str, Any]], fields: Sequence[Mapped]) -> None:
+        for mapped in fields:
+            name = mapped.column.name
+            picked = _pick(mapped.source, rows)
+            if name == "hash_ids":
+                ids, counts, bad = json_values.block_ids(picked)
+                self.ids.append(ids)
+                self.counts.append(counts)
+                self.bad_ids |= {i + self.rows: reason for i, reason in bad.items()}
+            else:
+                self.values.setdefault(name, []).extend(picked)
+        self.lines.append(lines)
+        self.rows += len(rows)
+
+
 def read_json_lines(source: Source, stage: Stage, fields: Sequence[Mapped], *, derive: Derive | None = None) -> None:
     """Read ``fields`` (canonical, or to be turned into canonical ones by ``derive``) of every line into ``stage``."""
     state = _State()
-    for lines, rows in _blocks(source, stage):
-        columns = {mapped.column.name: _column(mapped, rows, lines, source, stage, state)
-                   for mapped in fields if mapped.column.kind != "blocks"}  # fmt: skip
-        if derive is not None:
-            columns = derive(columns)
-        blocks = _prefix(fields, rows, columns["input_tokens"], stage, state)
-        _append(source, stage, lines, columns, blocks, {mapped.column.name: mapped.source for mapped in fields})
+    gathered = _Gathered()
+    for numbers, rows in _blocks(source, stage):
+        gathered.add(numbers, rows, fields)
+        if gathered.rows >= GATHERED_ROWS:
+            _convert(gathered, source, stage, fields, state, derive)
+            gathered = _Gathered()
+    if gathered.rows:
+        _convert(gathered, source, stage, fields, state, derive)
+
+
+def _convert(gathered: _Gathered, source: Source, stage: Stage, fields: Sequence[Mapped], state: _State,
+             derive: Derive | None) -> None:  # fmt: skip
+    lines = np.concatenate(gathered.lines)
+    columns = {mapped.column.name: _column(mapped, gathered.values[mapped.column.name], lines, source, stage, state)
+               for mapped in fields if mapped.column.kind != "blocks"}  # fmt: skip
+    if derive is not None:
+        columns = derive(columns)
+    prefix = _prefix(fields, gathered, columns["input_tokens"], stage, state)
+    _append(source, stage, lines, columns, prefix, {mapped.column.name: mapped.source for mapped in fields})
 
 
 def _blocks(source: Source, stage: Stage) -> Iterator[tuple[Ints, list[dict[str, Any]]]]:
@@ -115,8 +154,8 @@ def _descend(row: Any, parts: list[str]) -> Any:
     return row
 
 
-def _column(mapped: Mapped, rows: list[dict[str, Any]], lines: Ints, source: Source, stage: Stage, state: _State) -> Values:
-    values, column = _pick(mapped.source, rows), mapped.column
+def _column(mapped: Mapped, values: list[Any], lines: Ints, source: Source, stage: Stage, state: _State) -> Values:
+    column = mapped.column
     if column.kind == "count":
         return json_values.wholes(values, 0, 4294967295, not column.nullable)
     if column.kind == "integer":
@@ -174,18 +213,17 @@ class _Prefix:
     bad: dict[int, str]
 
 
-def _prefix(fields: Sequence[Mapped], rows: list[dict[str, Any]], tokens: Values, stage: Stage, state: _State) -> _Prefix | None:
+def _prefix(fields: Sequence[Mapped], gathered: _Gathered, tokens: Values, stage: Stage, state: _State) -> _Prefix | None:
     """Block ids or runs of the rows, checked against their prompts' lengths."""
     mapped = next((one for one in fields if one.column.kind == "blocks"), None)
     if mapped is None:
         return None
     size = int(mapped.unit or 0)
-    values = _pick(mapped.source, rows)
-    if mapped.column.name == "hash_ids":
-        ids, counts, bad = json_values.block_ids(values)
-        runs = cut_runs(ids, counts, 0)
+    if gathered.ids:
+        counts, bad = np.concatenate(gathered.counts), gathered.bad_ids
+        runs = cut_runs(np.concatenate(gathered.ids), counts, 0)
     else:
-        runs, counts, bad = _given_runs(values)
+        runs, counts, bad = _given_runs(gathered.values["prefix_runs"])
     full = tokens.data // size
     ceiling = -(-tokens.data // size)
     for i in np.flatnonzero(counts > ceiling).tolist():

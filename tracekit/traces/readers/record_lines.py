@@ -49,7 +49,7 @@ def _records(source: Source, path: Path, offset: int) -> tuple[npt.NDArray[np.in
             if not inside and raw.strip(b"\r\n"):
                 starts.append(position + 1)
                 numbers.append(number)
-            if source.quotes and raw.count(b'"') % 2:
+            if source.count(b'"') and raw.count(b'"') % 2:
                 inside, opened = not inside, number
             position += len(raw)
     if inside and opened != numbers[-1]:

@@ -24,7 +24,7 @@ FIELDS = (
     Mapped(COLUMNS["input_tokens"], "input_toks"),
     Mapped(COLUMNS["output_tokens"], "output_toks"),
     Mapped(COLUMNS["request_id"], "request_id"),
-    *(Mapped(Column(name, "duration", name, False), name, "s") for name in MOMENTS),
+    *(Mapped(Column(name, "duration", name), name, "s") for name in MOMENTS),
 )
 
 
@@ -54,7 +54,7 @@ def _observed(columns: dict[str, Values]) -> dict[str, Values]:
         if share is not None:
             null |= columns["output_tokens"].data < 2
             span = np.rint(span / share).astype(np.int64)
-        wrong = {i: "ends before it begins" for i in np.flatnonzero((span < 0) & ~null).tolist()}
+        wrong = dict.fromkeys(np.flatnonzero((span < 0) & ~null).tolist(), "ends before it begins")
         out[name] = Values(span, null if null.any() else None, begin.bad | end.bad | wrong)
     return out
 
