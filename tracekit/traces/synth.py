@@ -57,7 +57,7 @@ DEMO_TENANTS = (
     Tenant(name="chat", slo_class="interactive", share=0.60, cv=1.5, input_median=450, output_median=140, groups=6, prefix_tokens=320),
     Tenant(name="assistant", slo_class="interactive", share=0.25, cv=2.5, input_median=1400, input_sigma=0.6, output_median=220,
            groups=3, prefix_tokens=1024),
-    Tenant(name="reports", slo_class="batch", share=0.15, cv=2.0, burst=(0.45, 0.62), burst_share=0.8, input_median=14000,
+    Tenant(name="reports", slo_class="batch", share=0.10, cv=2.0, burst=(0.45, 0.62), burst_share=0.8, input_median=4500,
            input_sigma=0.5, output_median=350, groups=12, prefix_tokens=2048, max_tokens=2048, priority=1),
 )  # fmt: skip
 """Two interactive tenants and one that sends long documents, most of them in one burst."""
