@@ -81,17 +81,27 @@ def shared_blocks(row: Ints, first: Ints, length: Ints, rows: int) -> Ints:
     shared = np.zeros(rows, np.int64)
     if not len(row):
         return shared
-    ends = first + length
-    starts_sorted, ends_sorted = np.sort(first), np.sort(ends)
-    # at these edges fewer than two runs hold the next id; coverage falls only where a run ends
-    held = np.searchsorted(starts_sorted, ends_sorted, "right") - np.arange(1, len(ends) + 1)
-    alone = np.append(ends_sorted[held < 2], np.iinfo(np.int64).max)
-    holders = np.searchsorted(starts_sorted, first, "right") - np.searchsorted(ends_sorted, first, "right")
-    stop = alone[np.searchsorted(alone, first, "right")]
-    part = np.where(holders < 2, 0, np.minimum(stop - first, length))
+    part = np.empty(len(first), np.int64)
+    by_id = np.argsort(first, kind="stable")
+    part[by_id] = _shared_part(first[by_id], length[by_id])
     broken = part < length
     ahead: Ints = np.cumsum(broken) - broken
     begins = np.flatnonzero(np.diff(row, prepend=-1))
     base: Ints = np.repeat(ahead[begins], np.diff(begins, append=len(row)))
     np.add.at(shared, row, np.where(ahead == base, part, 0))
     return shared
+
+
+def _shared_part(first: Ints, length: Ints) -> Ints:
+    """Leading ids of each run that two or more runs hold; runs in the order of ``first``."""
+    edges = np.sort(np.concatenate([2 * first, 2 * (first + length) + 1]))  # at one id, begins before ends
+    is_end = edges & 1
+    held = np.cumsum(1 - 2 * is_end)
+    index = np.arange(len(edges))
+    # the next edge at which fewer than two runs go on: their number falls only where a run ends
+    alone = np.minimum.accumulate(np.where((is_end == 1) & (held < 2), index, len(edges) - 1)[::-1])[::-1]
+    begins = np.flatnonzero(is_end == 0)
+    company = held[begins] > 1
+    company[:-1] |= first[1:] == first[:-1]
+    part: Ints = np.where(company, np.minimum((edges[alone[begins]] >> 1) - first, length), 0)
+    return part

@@ -97,24 +97,40 @@ def _convert(gathered: _Gathered, source: Source, stage: Stage, fields: Sequence
 def _blocks(source: Source, stage: Stage) -> Iterator[tuple[Ints, list[dict[str, Any]]]]:
     """Line numbers and objects, block by block; lines that are no object are rejected here."""
     number = 1
+    for block in _whole_lines(source):
+        lines = block.count(b"\n") + (not block.endswith(b"\n"))
+        rows = _parse_block(block, lines)
+        if rows is not None:
+            yield np.arange(number, number + lines), rows
+        else:
+            yield _parse_lines(source, stage, block.removesuffix(b"\n").split(b"\n"), number)
+        number += lines
+
+
+def _whole_lines(source: Source) -> Iterator[bytes]:
+    """The file in blocks that end with a line."""
     with open(source.path, "rb") as data:
         if data.read(3) != b"\xef\xbb\xbf":
             data.seek(0)
-        while lines := data.readlines(BLOCK_BYTES):
-            rows = _parse_block(lines)
-            if rows is not None:
-                yield np.arange(number, number + len(lines)), rows
-            else:
-                yield _parse_lines(source, stage, lines, number)
-            number += len(lines)
+        begun: list[bytes] = []
+        while block := data.read(BLOCK_BYTES):
+            cut = block.rfind(b"\n") + 1
+            if cut:
+                yield b"".join([*begun, block[:cut]])
+                begun = []
+            if cut < len(block):
+                begun.append(block[cut:])
+        if begun:
+            yield b"".join(begun)
 
 
-def _parse_block(lines: list[bytes]) -> list[dict[str, Any]] | None:
+def _parse_block(block: bytes, lines: int) -> list[dict[str, Any]] | None:
     try:
-        rows = orjson.loads(b"[" + b",".join(lines) + b"]")
+        # valid JSON has no line ends but those between its tokens
+        rows = orjson.loads(b"[" + block.removesuffix(b"\n").replace(b"\n", b",") + b"]")
     except ValueError:
         return None
-    return rows if len(rows) == len(lines) and set(map(type, rows)) == {dict} else None
+    return rows if len(rows) == lines and set(map(type, rows)) == {dict} else None
 
 
 def _parse_lines(source: Source, stage: Stage, lines: list[bytes], number: int) -> tuple[Ints, list[dict[str, Any]]]:
@@ -171,9 +187,9 @@ def _column(mapped: Mapped, values: list[Any], lines: Ints, source: Source, stag
 
 
 def _times(mapped: Mapped, values: list[Any], lines: Ints, source: Source, stage: Stage, state: _State) -> Values:
-    column, known = mapped.column, [value for value in values if isinstance(value, int | float)]
-    name, required = column.name, not column.nullable
+    name, required = mapped.column.name, not mapped.column.nullable
     if name not in state.dates:
+        known = [value for value in values if isinstance(value, int | float)]
         state.dates[name] = mapped.unit is None and len(known) * 2 < len(values)
         largest = max(map(abs, known), default=0.0)
         unit, absolute = ("ns", True) if state.dates[name] else epoch_unit(mapped, largest, stage.facts)
