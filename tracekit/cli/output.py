@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-__all__ = ["emit", "note", "print_json", "print_table", "print_text", "safe", "table_text", "write_out"]
+__all__ = ["emit", "emit_run", "note", "print_json", "print_table", "print_text", "safe", "table_text", "write_out"]
 
 _KEEP = frozenset("\n\t")
 
@@ -108,3 +108,13 @@ def emit(document: object, as_json: bool, render: Callable[[], None]) -> None:
         print_json(document)
     else:
         render()
+
+
+def emit_run(run: int, state: str, matrix: dict[str, Any], as_json: bool, markdown: bool = False) -> None:
+    """The acceptance matrix of a run, as text, as Markdown, or within a JSON document that names the run."""
+    if as_json:
+        print_json({"schema": "tracekit.run/1", "run": run, "state": state, "matrix": matrix})
+        return
+    from tracekit.metrics import render_markdown, render_text
+
+    print_text(render_markdown(matrix) if markdown else render_text(matrix))

@@ -11,6 +11,8 @@ from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug
 
 __all__ = ["register"]
 
+INTERRUPTED = 130
+
 
 class Engine(StrEnum):
     auto = "auto"
@@ -86,14 +88,14 @@ def replay(
     db: Db = DEFAULT_DB,
     as_json: AsJson = False,
     debug: Debug = False,
-) -> None:
+) -> int:
     """Replay a trace through the engine and print its acceptance matrix."""
-    _run(**locals())
+    return _run(**locals())
 
 
-def _run(*, as_json: bool, debug: bool, **options: Any) -> None:
+def _run(*, as_json: bool, debug: bool, **options: Any) -> int:
     """Each option goes to the library under its own name."""
-    from tracekit.cli.output import emit, note, print_text
+    from tracekit.cli.output import emit_run, note
     from tracekit.cli.progress import ProgressDisplay
     from tracekit.replay import replay as replay_trace
 
@@ -103,16 +105,12 @@ def _run(*, as_json: bool, debug: bool, **options: Any) -> None:
         options[name] = options[name].value
     options["goodput"] = " ".join(options["goodput"]) if options["goodput"] else None
     with ProgressDisplay("replay") as progress:
-        report = replay_trace(progress=progress, **options)
-    for line in report.lines:
-        note(line)
-
-    def render() -> None:
-        from tracekit.metrics import render_text
-
-        print_text(render_text(report.matrix))
-
-    emit(report.matrix, as_json, render)
+        report = replay_trace(progress=progress, say=note, **options)
+    emit_run(report.run, report.state, report.matrix, as_json)
+    db = options["db"]
+    where = "" if db == DEFAULT_DB else f" --db {db}"
+    note(f"run {report.run} is in {db}: tracekit explain {report.run} REQUEST{where} tells the story of one request")
+    return INTERRUPTED if report.state == "interrupted" else 0
 
 
 def register(app: typer.Typer) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug
-from tracekit.cli.output import emit, note, print_table, print_text
+from tracekit.cli.output import emit, emit_run, note, print_table, print_text
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -114,12 +114,7 @@ def show(
     if row["matrix"] is None:
         raise UsageError(f"run {row['run']}: state {row['state']}, it has no matrix; `tracekit sql` reads its events")
 
-    def render() -> None:
-        from tracekit.metrics import render_markdown, render_text
-
-        print_text(render_markdown(row["matrix"]) if markdown else render_text(row["matrix"]))
-
-    emit(row["matrix"], as_json, render)
+    emit_run(row["run"], row["state"], row["matrix"], as_json, markdown)
 
 
 def explain(

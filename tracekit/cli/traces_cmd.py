@@ -85,6 +85,9 @@ def traces(db: Db = DEFAULT_DB, as_json: AsJson = False, debug: Debug = False) -
 def synth(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write, .jsonl or .jsonl.gz.")],
     requests: Annotated[int, typer.Option("--requests", metavar="N", min=1, help="How many requests.")] = 2000,
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", metavar="X", help="Its length [default: 6.67 requests/s].")
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same bytes.")] = 0,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -92,7 +95,7 @@ def synth(
     """Make a synthetic trace: bursts, shared prefixes, three tenants."""
     from tracekit.traces.synth import synthesise, write_jsonl
 
-    write_jsonl(synthesise(requests, seed=seed), out)
+    write_jsonl(synthesise(requests, seconds=seconds, seed=seed), out)
     document = {"schema": "tracekit.synth/1", "file": str(out), "requests": requests, "seed": seed}
     emit(document, as_json, lambda: print_text(f"{out}: {requests:,} requests, seed {seed}"))
 
