@@ -100,6 +100,7 @@ def _enter(state: State, seq: Sequence, cached: int, tokens: int, need: int) -> 
         pool.grow(seq, need)
         seq.nblocks += need
     seq.comp = cached
+    seq.cached_tokens = max(seq.cached_tokens, 0) + max(cached - seq.lost_high, 0)
     pool.commit(seq, cached + tokens)
     ticket = seq.ticket = state.next_ticket
     state.next_ticket = ticket + 1

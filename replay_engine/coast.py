@@ -1,97 +1,150 @@
-"""Stretches in which every iteration only decodes the same sequences, replayed without making a plan for each.
+"""Stretches that only decode, replayed without making a plan for each iteration.
 
-Nothing is decided in such an iteration: no explicit sequence, nobody waits, nobody ends, the blocks suffice. So its row follows from the decode
-set's sums and from how many members grow, and the loop may ask a predicting executor for its duration directly. Byte for byte the rows are
-those of the plan-by-plan loop (a test replays both ways); any change ends the stretch and is left to the scheduler.
+Nothing is decided in such an iteration: no explicit sequence, nobody waits, the blocks suffice. So its row follows from the decode set's sums,
+from how many members grow, and from the calendar of finishes, and the loop may ask a predicting executor for its duration directly. Byte for
+byte the rows are those of the plan-by-plan loop (a test replays both ways); any other change is left to the scheduler.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
 
 from replay_engine.kv_counted import CountedPool
 from replay_engine.kv_traced import TracedPool
 from replay_engine.recorder import Recorder
 from replay_engine.scheduler import Scheduler
 from replay_engine.simulator import SimExecutor
+from replay_engine.types import Sequence
 
 __all__ = ["Coaster"]
 
+_HEAD = Struct("<qqqqqqiiiii")
+_TAIL = Struct("<qiiiiiiiiiii")
+
 
 class Coaster:
-    """Coasts one scheduler on one simulated executor."""
+    """Coasts one scheduler on one simulated executor. ``owed`` sequences have ended, and hold seat and blocks until the next iteration
+    is decided (asynchronous scheduling)."""
 
-    __slots__ = ("_asynchronous", "_buckets", "_calendar", "_decodes", "_executor", "_loose", "_pool", "_recorder", "_rows", "_running",
-                 "_size", "_state", "_usable", "_waiting")  # fmt: skip
+    __slots__ = ("_asynchronous", "_buckets", "_calendar", "_concluded", "_decodes", "_executor", "_gaps", "_loose", "_pool", "_rows",
+                 "_running", "_scheduler", "_size", "_spans", "_state", "_tail", "_usable", "_waiting", "made", "owed", "start")  # fmt: skip
 
-    def __init__(self, scheduler: Scheduler, executor: SimExecutor, recorder: Recorder, *, asynchronous: bool) -> None:
+    def __init__(
+        self, scheduler: Scheduler, executor: SimExecutor, recorder: Recorder, concluded: Callable[[list[Sequence]], None]
+    ) -> None:
         state = self._state = scheduler.state
+        self._scheduler = scheduler
         self._decodes = state.decodes
-        self._buckets = state.decodes.buckets
-        self._calendar = state.decodes.calendar
-        self._loose = state.loose
-        self._running = state.running
-        self._waiting = state.waiting
+        self._buckets, self._calendar = state.decodes.buckets, state.decodes.calendar
+        self._loose, self._running, self._waiting = state.loose, state.running, state.waiting
         assert isinstance(state.pool, CountedPool | TracedPool)
         self._pool = state.pool
         self._size = state.size
         self._usable = scheduler.config.usable_blocks
         self._executor = executor
-        self._recorder = recorder
-        self._rows = recorder.iteration_rows
-        self._asynchronous = asynchronous
+        self._rows, self._spans, self._gaps = recorder.iteration_rows, recorder.spans, recorder.gaps
+        self._asynchronous = scheduler.config.async_scheduling
+        self._concluded = concluded
+        self._tail = _TAIL.pack(0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, 0)
+        self.owed: list[Sequence] = []
+        self.made = self.start = 0
 
     def ready(self) -> bool:
-        """Whether the next iteration may be one of a stretch: only decodes, all of them members, and nobody ends in it."""
-        return (
-            not self._loose
-            and not self._waiting
-            and self._decodes.count == len(self._running)
-            and self._state.it + 1 not in self._calendar
-            and not self._pool.filling
-        )
+        """Whether the next iterations may be a stretch: members of the decode set run, and nothing else wants anything."""
+        return bool(self._decodes.count) and not self._loose and not self._waiting and not self._pool.filling
 
-    def run(self, made: int, start: int, due: int, cancel: int) -> tuple[int, int]:
+    def run(self, made: int, start: int, due: int, cancel: int, owed: list[Sequence]) -> bool:
         """Replay iterations whose plan is made before ``due`` and that start before ``cancel``, when someone leaves; the first is made at
-        ``made`` and starts at ``start`` (ns).
+        ``made`` and starts at ``start`` (ns). ``owed``: who ended in the iteration before.
 
-        Returns when the next plan is made and when it can start.
+        Returns whether anything ran; then the attributes ``made``, ``start`` and ``owed`` hold for the iteration after.
         """
+        state, calendar = self._state, self._calendar
+        self.made, self.start, self.owed = made, start, owed
+        first = state.it
+        while self.made < due and self.start < cancel and self._decodes.count:
+            before = state.it
+            if self.owed or state.joined or state.left or before + 1 in calendar:
+                self._one()
+            else:
+                self._plain(due, cancel)
+            if state.it == before:
+                break
+        if state.it == first:
+            return False
+        self._spans.note_refusal(0)
+        return True
+
+    def _one(self) -> None:
+        """One iteration of a stretch in which the set changes: members came or went before it, or end in it."""
+        state, decodes, pool = self._state, self._decodes, self._pool
+        grow = len(self._buckets[(state.it + 1) % self._size])
+        if grow > pool.free:
+            return
+        it = state.it = state.it + 1
+        state.executed += 1
+        if grow:
+            pool.take(grow)
+        evicted = pool.evicted - state.evicted
+        state.evicted = pool.evicted
+        seqs = decodes.count
+        kv = decodes.kv = decodes.kv + seqs
+        running = len(self._running)
+        base, per_kv, host = self._executor.decode_cost(seqs, running, len(state.joined) + len(state.left))
+        state.joined, state.left = [], []
+        device = round(base + per_kv * kv)
+        start = self.start
+        duration = device + host if not self._asynchronous else device if device > host else host
+        end = self.start = start + duration
+        self.made = start if self._asynchronous else end
+        used, cached = self._usable - pool.free, pool.free - pool.blank
+        ending = self._scheduler.drain(it) if it in self._calendar else []
+        self._rows.add(
+            it, start, duration, device, host, kv, used, cached, evicted, seqs, running, 0, 0, 0, 0, 0, 0, 0, len(ending), 0, -1, -1, 0
+        )
+        if ending:
+            self._spans.finished(ending, it, start, end)
+        else:
+            self._gaps.tick(duration)
+        over = self.owed if self._asynchronous else ending
+        self.owed = ending if self._asynchronous else []
+        if over:
+            self._concluded(self._scheduler.conclude(over))
+
+    def _plain(self, due: int, cancel: int) -> None:
+        """Iterations in which the same members decode and nobody ends."""
         state, decodes, pool, rows = self._state, self._decodes, self._pool, self._rows
         buckets, calendar, size = self._buckets, self._calendar, self._size
-        asynchronous = self._asynchronous
-        base, per_kv, host, first_host = self._executor.decode_cost(decodes.count, len(state.joined) + len(state.left))
-        gaps = self._recorder.gaps
+        asynchronous, gaps, usable = self._asynchronous, self._gaps, self._usable
         threshold = gaps.threshold
-        count, kv, it = decodes.count, decodes.kv, state.it
-        free, blank = pool.free, pool.blank
-        usable = self._usable
-        pack, buffer, at, end, row = rows.pack, rows.buffer, rows.at, rows.end, rows.size
-        longest, stalled = 0, 0
-        first = it
+        count, kv, it, first = decodes.count, decodes.kv, state.it, state.it
+        base, per_kv, host = self._executor.decode_cost(count, count, 0)
+        made, start, free, blank = self.made, self.start, pool.free, pool.blank
+        buffer, at, row, end = rows.buffer, rows.at, rows.size, rows.end
+        pack, split, tail = _HEAD.pack_into, _HEAD.size, self._tail
+        longest = stalled = 0
         while made < due and start < cancel and it + 1 not in calendar:
-            due_blocks = len(buckets[(it + 1) % size])
             evicted = 0
-            if due_blocks:
-                if due_blocks > free:
+            grow = len(buckets[(it + 1) % size])
+            if grow:
+                if grow > free:
                     break
-                free -= due_blocks
-                blank -= due_blocks
+                free -= grow
+                blank -= grow
                 if blank < 0:
                     evicted, blank = -blank, 0
             it += 1
             kv += count
             device = round(base + per_kv * kv)
-            spent = host if it > first + 1 else first_host
-            if not asynchronous:
-                duration = device + spent
-            else:
-                duration = device if device > spent else spent
+            duration = device + host if not asynchronous else device if device > host else host
+            pack(buffer, at, it, start, duration, device, host, kv, usable - free, free - blank, evicted, count, count)
+            buffer[at + split : at + row] = tail
+            at += row
             if at == end:
                 rows.at = at
                 rows.flush()
                 at = 0
-            pack(buffer, at, it, start, duration, device, spent, kv, 0, 0, 0, 0, count, 0, count,
-                 usable - free, free - blank, 0, 0, 0, 0, -1, -1, 0, evicted)  # fmt: skip
-            at += row
             if duration > longest:
                 longest = duration
             if threshold is not None and duration > threshold:
@@ -99,14 +152,11 @@ class Coaster:
             made = start if asynchronous else start + duration
             start += duration
         rows.at = at
-        if at == end:
-            rows.flush()
-        if it > first:
-            pool.take(pool.free - free)
-            state.evicted = pool.evicted
-            state.it, decodes.kv = it, kv
-            state.executed += it - first
-            state.joined, state.left = [], []
-            gaps.pass_over(longest, stalled)
-            self._recorder.spans.note_refusal(0)
-        return made, start
+        if it == first:
+            return
+        pool.take(pool.free - free)
+        state.evicted = pool.evicted
+        state.executed += it - first
+        state.it, decodes.kv = it, kv
+        self.made, self.start = made, start
+        gaps.pass_over(longest, stalled)

@@ -48,7 +48,7 @@ class TracedPool:
     ``lag`` is 1 under asynchronous scheduling: a block's last token is known one iteration later.
     """
 
-    __slots__ = ("_cached", "_copies", "_dups", "_fill", "_found", "_lag", "_lru", "_private", "_size", "blank", "changes", "evicted", "free")
+    __slots__ = ("_cached", "_copies", "_dead", "_dups", "_fill", "_found", "_lag", "_lru", "_private", "_size", "blank", "changes", "evicted", "free")
 
     def __init__(self, usable_blocks: int, block_size: int, lag: int) -> None:
         self._size = block_size
@@ -62,6 +62,8 @@ class TracedPool:
         self._copies = 0
         """Copy objects alive; while 0 the bulk paths hold."""
         self._lru: OrderedDict[Handle | DeadRun, None] = OrderedDict()
+        self._dead = 0
+        """What is left of the dead run at the head of the LRU order, already taken out of it."""
         self._fill: dict[int, Sequence] = {}
         """Members of the decode set that still have shareable blocks to complete."""
         self._found: list[Handle] = []
@@ -121,19 +123,16 @@ class TracedPool:
         blocks -= self.blank
         self.blank = 0
         self.evicted += blocks
-        lru = self._lru
-        while blocks:
-            handle, _ = lru.popitem(last=False)
+        while blocks > self._dead:
+            blocks -= self._dead
+            self._dead = 0
+            handle, _ = self._lru.popitem(last=False)
             if type(handle) is DeadRun:
-                if handle.length > blocks:
-                    handle.length -= blocks
-                    lru[handle] = None
-                    lru.move_to_end(handle, last=False)
-                    return
-                blocks -= handle.length
+                self._dead = handle.length
             else:
                 self._forget(handle)  # type: ignore[arg-type]
                 blocks -= 1
+        self._dead -= blocks
 
     def _forget(self, handle: Handle) -> None:
         """The block behind ``handle`` loses its content; the earliest later copy takes its place."""
@@ -248,7 +247,7 @@ class TracedPool:
 
     def entries(self, running: Iterable[tuple[Sequence, int]]) -> int:
         counted = sum(registered - len(seq.blocks) for seq, registered in running)
-        return len(self._cached) + counted + sum(run.length for run in self._lru if type(run) is DeadRun)
+        return len(self._cached) + counted + self._dead + sum(run.length for run in self._lru if type(run) is DeadRun)
 
 
 def _first(entry: tuple[int, Sequence, int]) -> int:

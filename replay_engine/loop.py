@@ -7,6 +7,7 @@ thing only: where a duration comes from. Under asynchronous scheduling plan n+1 
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
 from typing import Literal
 
 from replay_engine.arrivals import NEVER, Calendar
@@ -65,7 +66,7 @@ class Replay:
         self._stuck = 0
         self.now = 0
         self._coaster = (
-            Coaster(self.scheduler, executor, self._recorder, asynchronous=config.async_scheduling)
+            Coaster(self.scheduler, executor, self._recorder, self._retire)
             if coast and isinstance(executor, SimExecutor) and not isinstance(self.scheduler.state.pool, IdentifiedPool)
             else None
         )
@@ -101,11 +102,9 @@ class Replay:
                     return True
                 now = calendar.due_ns
                 continue
-            if coaster is not None and coaster.ready():
-                now, _ = coaster.run(now, now, calendar.due_ns, calendar.cancel_ns)
-                self.now = now
-                if now >= calendar.due_ns:
-                    continue
+            if coaster is not None and coaster.ready() and coaster.run(now, now, calendar.due_ns, calendar.cancel_ns, []):
+                now = self.now = coaster.start
+                continue
             plan = schedule(now)
             result = submit(plan).wait()
             record(plan, now, result)
@@ -118,50 +117,56 @@ class Replay:
 
     def _run_asynchronous(self) -> bool:
         """``made`` is when the next plan is made: the start of the plan ``before`` it, so later arrivals are invisible to it.
-        It runs from ``start``, when that one ends."""
+        It runs from ``start``, when that one ends. ``owed`` ended in it and are freed once the next plan is made."""
         calendar, scheduler, coaster = self._calendar, self.scheduler, self._coaster
         schedule, submit, state = scheduler.schedule, self._executor.submit, scheduler.state
         running, waiting = state.running, state.waiting
         made = start = self.now
         before: tuple[BatchPlan, Pending] | None = None
+        owed: SequenceOf[Sequence] = ()
         while True:
             if made >= calendar.due_ns:
                 self._deliver(made)
             if not running and not waiting:
                 if before is not None:
-                    start = self._complete(*before, made)
+                    start, _ = self._complete(*before, made)
                     before = None
                 made = start
                 if calendar.due_ns == NEVER:
                     return True
-                if not running and not waiting and made < calendar.due_ns:
+                if made < calendar.due_ns:
                     made = start = calendar.due_ns
                 continue
             if coaster is not None and not state.late and coaster.ready():
                 if before is not None:
-                    start = self._complete(*before, made)
+                    start, owed = self._complete(*before, made)
                     before = None
-                made, start = coaster.run(made, start, calendar.due_ns, calendar.cancel_ns)
-                self.now = start
-                if made >= calendar.due_ns:
+                if coaster.run(made, start, calendar.due_ns, calendar.cancel_ns, list(owed)):
+                    made, start, owed = coaster.made, coaster.start, coaster.owed
+                    self.now = start
                     continue
             plan = schedule(made)
             pending = submit(plan)
             if before is not None:
-                start = self._complete(*before, made)
+                start, owed = self._complete(*before, made)
+            if owed or state.late:
+                self._conclude(owed)
+                owed = ()
             before, made = (plan, pending), start
             if plan.preempted and self._no_progress(plan):
-                self._complete(plan, pending, made)
+                self._conclude(self._complete(plan, pending, made)[1])
                 return False
 
-    def _complete(self, plan: BatchPlan, pending: Pending, start: int) -> int:
-        """``plan``, in flight since ``start``, ends. Returns when."""
+    def _complete(self, plan: BatchPlan, pending: Pending, start: int) -> tuple[int, SequenceOf[Sequence]]:
+        """``plan``, in flight since ``start``, ends. Returns when, and who got a last token."""
         result = pending.wait()
         self._recorder.record(plan, start, result)
-        now = self.now = start + result.duration_ns
-        if plan.finishing or self.scheduler.state.late:
-            self._retire(self.scheduler.update(plan))
-        return now
+        self.now = start + result.duration_ns
+        return self.now, plan.finishing
+
+    def _conclude(self, finishing: SequenceOf[Sequence]) -> None:
+        self.scheduler.register_late()
+        self._retire(self.scheduler.conclude(finishing))
 
     def _deliver(self, now: int) -> None:
         arrived, cancelled = self._calendar.pop_due(now)

@@ -87,11 +87,11 @@ class Recorder:
         elif refused is None:
             return  # nothing ran and nobody was turned away: the asynchronous look after the last token
         self.iteration_rows.add(
-            plan.iteration, start, duration, result.device_ns, result.host_ns, plan.decode_kv, plan.prefill_qk,
-            plan.prefill_tokens, plan.recomputed_tokens, plan.prefill_seqs, plan.decode_seqs, plan.waiting, plan.running,
-            self._usable - plan.kv_free, plan.kv_free - plan.kv_blank, len(plan.preempted), len(plan.admitted), finishing,
+            plan.iteration, start, duration, result.device_ns, result.host_ns, plan.decode_kv, self._usable - plan.kv_free,
+            plan.kv_free - plan.kv_blank, plan.evicted, plan.decode_seqs, plan.running, plan.prefill_qk, plan.prefill_tokens,
+            plan.recomputed_tokens, plan.prefill_seqs, plan.waiting, len(plan.preempted), len(plan.admitted), finishing,
             plan.refused_by, -1 if refused is None else refused.index, -1 if refused is None else plan.refused_need,
-            plan.hit_tokens, plan.evicted,
+            plan.hit_tokens,
         )  # fmt: skip
         self.spans.note_refusal(plan.refused_by)
 

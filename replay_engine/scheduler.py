@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Sequence as SequenceOf
 from typing import Literal
 
 from replay_engine.admission import admit_waiting
@@ -121,13 +122,18 @@ class Scheduler:
 
     def _retire(self, plan: BatchPlan) -> None:
         """Members whose last token this iteration computes leave the set; they hold seat and blocks until ``update``."""
-        gone = self._decodes.retire(plan.iteration)
+        gone = self.drain(plan.iteration)
+        if gone:
+            plan.finishing = gone
+
+    def drain(self, iteration: int) -> list[Sequence]:
+        """Members of the decode set whose last token ``iteration`` computes leave it, in ticket order."""
+        gone = self._decodes.retire(iteration)
         for seq in gone:
             seq.state = _DRAIN
             self._pool.left(seq)
-        if gone:
-            plan.finishing = gone
-            self.state.left += gone
+        self.state.left += gone
+        return gone
 
     def _advance(self, plan: BatchPlan, grants: list[tuple[Sequence, int]]) -> None:
         """Count the explicit grants as computed; whoever has all known tokens samples one and decodes from here, or ends."""
@@ -176,10 +182,14 @@ class Scheduler:
 
     def update(self, plan: BatchPlan) -> list[Sequence]:
         """The outcome of ``plan`` is known: free what finished, in scheduling order. Returns the finished sequences."""
+        self.register_late()
+        return self.conclude(plan.finishing) if plan.finishing else []
+
+    def conclude(self, finishing: SequenceOf[Sequence]) -> list[Sequence]:
+        """Sequences whose last token has come free what they hold; those gone already are left out of the answer."""
         state = self.state
-        if state.late:
-            self._register_late()
-        for seq in plan.finishing:
+        ended = []
+        for seq in finishing:
             if seq.state == _DRAIN:
                 total = seq.total
                 if state.lag:
@@ -193,13 +203,16 @@ class Scheduler:
             else:
                 continue
             seq.state = _GONE
-        return [seq for seq in plan.finishing if seq.state == _GONE] if plan.finishing else []
+            ended.append(seq)
+        return ended
 
-    def _register_late(self) -> None:
-        for seq in self.state.late:
-            if seq.state == _LOOSE:
-                self._pool.commit(seq, seq.comp)
-        self.state.late = []
+    def register_late(self) -> None:
+        """Register the last full block of asynchronous decodes that starved while its last token was in flight."""
+        if self.state.late:
+            for seq in self.state.late:
+                if seq.state == _LOOSE:
+                    self._pool.commit(seq, seq.comp)
+            self.state.late = []
 
     def abort(self, seq: Sequence) -> bool:
         """The client is gone: free the blocks at once, between iterations. False if it had already ended."""

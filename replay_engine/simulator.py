@@ -34,12 +34,11 @@ class SimExecutor:
         self._next = _Done(0, 0, 0)
         self._other = _Done(0, 0, 0)
 
-    def decode_cost(self, seqs: int, changes: int) -> tuple[float, float, int, int]:
-        """For iterations that only decode ``seqs`` sequences: device ns apart from KV reads, ns per KV token, host ns, and host ns of the
-        first one, which has ``changes`` joined or left members to take in."""
+    def decode_cost(self, seqs: int, running: int, changes: int) -> tuple[float, float, int]:
+        """For iterations that only decode ``seqs`` of ``running`` sequences, ``changes`` of which joined or left since the last plan: device
+        ns apart from KV reads, ns per KV token, and host ns."""
         base = (self._floor if self._floor > self._a else self._a) + self._d * seqs
-        host = self._h0 + self._h1 * seqs
-        return base, self._e, round(host + self._h2 * 0), round(host + self._h2 * changes)
+        return base, self._e, round(self._h0 + self._h1 * running + self._h2 * changes)
 
     def submit(self, plan: BatchPlan) -> _Done:
         result, self._next, self._other = self._next, self._other, self._next

@@ -6,6 +6,8 @@ nanosecond. A ``decode`` span holds only if its sequence was served in every ite
 
 from __future__ import annotations
 
+from collections.abc import Sequence as SequenceOf
+
 from replay_engine.gaps import GapClock
 from replay_engine.rows import RowBuffer
 from replay_engine.tables import OutcomeReason
@@ -23,7 +25,11 @@ _SET = int(SeqState.DECODE)
 
 
 class SpanTracker:
-    """Turns plans into spans, outcomes, and preemption rows. ``start`` and ``end`` are an iteration's times."""
+    """Turns plans into spans, outcomes, and preemption rows. ``start`` and ``end`` are an iteration's times.
+
+    Under asynchronous scheduling a plan is recorded after the next one is made, so nothing is read here from what the scheduler may have
+    changed since.
+    """
 
     __slots__ = ("_gaps", "_open", "_outcomes", "_preemptions", "_refused_before", "_spans", "keep_spans")
 
@@ -33,7 +39,7 @@ class SpanTracker:
         self._preemptions = preemptions
         self._gaps = gaps
         self._open: dict[int, list[int]] = {}
-        """Preemptions not restored yet, by request: iteration, resumed iteration, times, lost, recomputed before, hit."""
+        """Preemptions not restored yet, by request: iteration, resumed iteration, times, lost, recomputed, hit."""
         self._refused_before = 0
         self.keep_spans = keep_spans
 
@@ -60,6 +66,14 @@ class SpanTracker:
         """Deliver buffered rows. Preemptions still open stay open."""
         for rows in (self._spans, self._outcomes, self._preemptions):
             rows.flush()
+
+    def finished(self, ending: SequenceOf[Sequence], it: int, start: int, end: int) -> None:
+        """``ending`` members of the decode set got their last token in an iteration that changed nothing else."""
+        gaps = self._gaps
+        gaps.tick(end - start)
+        gaps.fold()
+        for seq in ending:
+            self._finish(seq, it, end)
 
     def note_refusal(self, code: int) -> None:
         """Why the queue head stood refused in the iteration just logged: the reason of a wait that ends in the next one."""
@@ -88,11 +102,6 @@ class SpanTracker:
                 row[1], row[3], row[6] = it, start, cached
         else:
             self._turn(seq, _PREFILL, it, start)
-            seq.cached_tokens = 0
-        new = cached - seq.lost_high
-        if new > 0:
-            seq.cached_tokens += new
-            seq.lost_high = max(seq.lost_high, cached) if resumed else seq.lost_high
 
     def _preempt(self, seq: Sequence, lost: int, it: int, start: int) -> None:
         if seq.phase == _ENDED:  # its last token was in flight: nothing to restore
@@ -103,13 +112,12 @@ class SpanTracker:
         if seq.phase != _PREEMPTED:
             self._turn(seq, _PREEMPTED, it, start)
         self._restored(seq, -1)
-        self._open[seq.index] = [it, -1, start, -1, lost, seq.recomputed_tokens, 0]
+        self._open[seq.index] = [it, -1, start, -1, lost, 0, 0]
 
     def _restored(self, seq: Sequence, end: int) -> None:
         row = self._open.pop(seq.index, None)
         if row is not None:
-            again = seq.recomputed_tokens - row[5] if row[1] >= 0 else 0
-            self._preemptions.add(row[0], row[1], row[2], row[3], end, seq.index, row[4], again, row[6])
+            self._preemptions.add(row[0], row[1], row[2], row[3], end, seq.index, row[4], row[5], row[6])
 
     def _passed_over(self, seq: Sequence, it: int, start: int, reason: int) -> None:
         if seq.phase == _DECODE:
@@ -129,8 +137,12 @@ class SpanTracker:
 
     def _served(self, entry: PrefillEntry, it: int, start: int) -> None:
         seq = entry.seq
+        if entry.recompute:
+            row = self._open.get(seq.index)
+            if row is not None:
+                row[5] += entry.recompute
         if seq.phase == _WAIT:
-            self._turn(seq, _PREFILL, it, start, _AFTER_PREEMPTION if seq.num_preemptions else 0)
+            self._turn(seq, _PREFILL, it, start, _AFTER_PREEMPTION if seq.index in self._open else 0)
         elif seq.phase == _STALLED:
             self._turn(seq, _DECODE, it, start)
 
@@ -149,7 +161,7 @@ class SpanTracker:
         seq.last_token_ns = end
         if seq.phase == _PREFILL:
             self._turn(seq, _DECODE, it + 1, end)
-            if seq.num_preemptions:
+            if self._open:
                 self._restored(seq, end)
         seq.joined_stack = mark
         seq.stalled_mark = gaps.stalled

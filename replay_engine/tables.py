@@ -22,15 +22,16 @@ ITERATIONS = np.dtype(
         ("device_ns", "<i8"),
         ("host_ns", "<i8"),
         ("decode_kv_tokens", "<i8"),
+        ("kv_used", "<i4"),
+        ("kv_cached", "<i4"),
+        ("evicted", "<i4"),
+        ("decode_seqs", "<i4"),
+        ("running", "<i4"),
         ("prefill_qk", "<i8"),
         ("prefill_tokens", "<i4"),
         ("recomputed_tokens", "<i4"),
         ("prefill_seqs", "<i4"),
-        ("decode_seqs", "<i4"),
         ("waiting", "<i4"),
-        ("running", "<i4"),
-        ("kv_used", "<i4"),
-        ("kv_cached", "<i4"),
         ("preempted", "<i4"),
         ("admitted", "<i4"),
         ("finished", "<i4"),
@@ -38,7 +39,6 @@ ITERATIONS = np.dtype(
         ("head_request", "<i4"),
         ("head_need_blocks", "<i4"),
         ("prefix_hit_tokens", "<i4"),
-        ("evicted", "<i4"),
     ]
 )
 

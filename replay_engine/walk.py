@@ -104,11 +104,12 @@ def _preempt(state: State, seq: Sequence, granted: int) -> int:
         held = -(-(comp + granted) // size)
         registered = state.registered(seq, comp + granted)
     seq.lost_high = max(seq.lost_high, comp)
+    if seq.state != _DRAIN:  # its last token is under way: it ends without having to come back
+        seq.num_preemptions += 1
     del state.running[seq.ticket]
     state.pool.release(seq, held, registered, resumes=True)
     seq.state = _WAIT
     seq.comp = 0
-    seq.num_preemptions += 1
     state.waiting.push_preempted(seq)
     return comp
 

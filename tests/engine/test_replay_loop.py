@@ -75,8 +75,11 @@ def test_computed_tokens_add_up(rows: list[Row], config: SchedulerConfig, latenc
     assert (iterations["running"] <= config.max_num_seqs).all()
     assert (iterations["kv_used"] + iterations["kv_cached"] <= config.usable_blocks).all()
     assert (iterations["kv_used"] >= 0).all()
-    assert iterations["preempted"].sum() == done["preemptions"].sum() == len(sink.table("preemptions"))
-    assert sink.table("preemptions")["recomputed_tokens"].sum() == iterations["recomputed_tokens"].sum()
+    preemptions = sink.table("preemptions")
+    assert iterations["preempted"].sum() == len(preemptions)
+    # a victim whose last token is in flight ends all the same
+    assert done["preemptions"].sum() == (preemptions["resumed_iteration"] >= 0).sum()
+    assert preemptions["recomputed_tokens"].sum() == iterations["recomputed_tokens"].sum()
     assert entries["recompute"].sum() == iterations["recomputed_tokens"].sum()
 
 
