@@ -26,7 +26,11 @@ def test_stretches_write_the_same_bytes_as_plan_by_plan(
     two, slow, how_too = replay(rows, config, latency, coast=False, stall_ns=stall)
     assert how == how_too
     for table in TABLES:
-        assert fast.table(table).tobytes() == slow.table(table).tobytes(), table
+        left, right = fast.table(table), slow.table(table)
+        if any(r.cancel >= 0 for r in rows) and table != "iterations":
+            # a client that leaves in the moment it comes is written before or after the iteration that is under way
+            left, right = np.sort(left), np.sort(right)
+        assert left.tobytes() == right.tobytes(), table
     one.totals.walked = two.totals.walked = 0
     assert one.totals == two.totals
 
