@@ -1,4 +1,4 @@
-"""Each known trap of O(changes) scheduling, built in on purpose, is told from the real scheduler by comparison with the oracle."""
+"""Each known trap of O(changes) scheduling, built in on purpose, is told from the real scheduler by the oracle."""
 
 from __future__ import annotations
 

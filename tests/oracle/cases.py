@@ -14,7 +14,7 @@ __all__ = ["BIASES", "Case", "cases", "make_case", "random_case"]
 
 Case = tuple[dict[str, Any], list[dict[str, Any]]]
 
-BIASES = ("ample", "pressure", "starvation", "priority", "sharing", "turns", "edges", "mixed")
+BIASES = ("ample", "pressure", "starvation", "priority", "sharing", "turns", "edges", "copies", "mixed")
 BLOCK_SIZES = (1, 2, 3, 16, 32)
 OLD_VERSIONS = ("0.20.0", "0.24.0", "0.30.0")
 
@@ -30,7 +30,7 @@ class _Draw:
         self.long = rng.choice((12, 40)) if self.block_size < 16 else rng.choice((64, 150))
         self.count = rng.randint(2, rng.choice((6, 12, 24)))
         self.spread = rng.choice((0, 2, self.count, 4 * self.count, 12 * self.count))
-        if bias in ("pressure", "starvation"):
+        if bias in ("pressure", "starvation", "copies"):
             self.count, self.spread = rng.randint(6, 24), rng.choice((0, 2, 12, 40))
         if bias == "starvation":
             self.long, self.spread = max(self.long, 40), self.spread // 6
@@ -100,6 +100,32 @@ def _requests(draw: _Draw, longest: int) -> list[dict[str, Any]]:
     return made
 
 
+def _race(draw: _Draw, requests: list[dict[str, Any]]) -> None:
+    """Let some later turns stand before the request whose output they contain: prefill chunks then race its decodes."""
+    for request in list(requests):
+        parents = [other for other in requests if other["output_seed"] in (seed for seed, _ in request["prompt_segments"])]
+        if parents and draw.chance(0.4):
+            request["arrival_step"] = parents[0]["arrival_step"]
+            requests.remove(request)
+            requests.insert(requests.index(parents[0]), request)
+
+
+def _copies(draw: _Draw, requests: list[dict[str, Any]], longest: int) -> None:
+    """Twins that compute the same blocks side by side, end at different times, and turns that would hit what they computed."""
+    rng = draw.rng
+    twins = rng.randint(2, 4)
+    prompt = [[7, rng.randint(1, min(3 * draw.block_size, longest // 2))]]
+    room = longest - 1 - prompt[0][1]
+    for request in requests[: 2 * twins]:
+        request |= {"arrival_step": rng.randint(0, 2), "prompt_segments": prompt, "output_seed": 5000}
+        request["output_len"] = rng.randint(1, max(2, min(draw.long, room)))
+    for request in requests[2 * twins :: 2]:
+        turn = [5000, rng.randint(1, min(requests[0]["output_len"], room - 1))]
+        own = [request["prompt_segments"][-1][0], min(draw.prompt_length(), room - turn[1])]
+        segments = [*prompt, turn, own] if own[1] > 0 else [*prompt, turn]
+        request |= {"prompt_segments": segments, "arrival_step": rng.randint(2, 20)}
+
+
 def _late_fields(draw: _Draw, requests: list[dict[str, Any]], *, priority: bool) -> None:
     """Arrival times, priorities and aborts: what depends on the order of arrival."""
     coarse = draw.chance(0.5)
@@ -122,7 +148,7 @@ def _blocks(draw: _Draw, requests: list[dict[str, Any]], longest: int) -> int:
     )
     if draw.bias == "ample" or (draw.bias == "starvation" and draw.chance(0.5)):
         return least + total + 2
-    if draw.bias in ("pressure", "priority"):
+    if draw.bias in ("pressure", "priority", "copies"):
         return least + 1 + draw.rng.randint(0, max(1, least // 2))
     return least + 1 + draw.rng.randint(0, draw.rng.choice((2, max(1, total // 4), max(1, total))))
 
@@ -131,7 +157,9 @@ def _budget(draw: _Draw, knobs: dict[str, Any]) -> None:
     rng = draw.rng
     seats = rng.choice((2, 4, 8, 24))
     tokens = max(seats, rng.choice((8, 16, draw.long, 4 * draw.long)))
-    if draw.chance(0.3):
+    if draw.bias == "turns" and draw.chance(0.6):
+        knobs["long_prefill_token_threshold"] = rng.randint(1, 2 * draw.block_size)
+    elif draw.chance(0.3):
         knobs["long_prefill_token_threshold"] = rng.randint(1, max(2, draw.long // 2))
     if draw.chance(0.1):
         knobs["max_num_scheduled_tokens"] = rng.randint(1, tokens)
@@ -203,6 +231,11 @@ def make_case(rng: random.Random, bias: str) -> Case:
         "enable_prefix_caching": draw.chance(0.4 if bias in ("pressure", "starvation") else 0.75),
         "async_scheduling": draw.chance(0.5),
     }
+    if bias == "turns" or draw.chance(0.1):
+        _race(draw, requests)
+    if bias == "copies":
+        knobs["enable_prefix_caching"] = True
+        _copies(draw, requests, longest)
     _late_fields(draw, requests, priority=knobs["policy"] == "priority")
     knobs["num_gpu_blocks"] = _blocks(draw, requests, longest)
     _budget(draw, knobs)
