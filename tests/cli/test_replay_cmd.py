@@ -1,0 +1,163 @@
+"""``replay`` from outside on the shipped example: what is printed, recorded, refused; then ``runs``, ``show``, ``explain``."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tracekit.cli.main import main
+
+ROOT = Path(__file__).resolve().parents[2]
+DEMO = str(ROOT / "examples" / "demo_trace.jsonl.gz")
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = str(tmp_path_factory.mktemp("replay") / "a.duckdb")
+    assert main(["replay", DEMO, "--slo", "ttft=500ms,tpot=50ms", "--name", "base", "--db", path]) == 0
+    return path
+
+
+def run_json(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
+    capfd.readouterr()
+    assert main([*arguments, "--json"]) == 0
+    document: dict[str, object] = json.loads(capfd.readouterr().out)
+    return document
+
+
+def test_the_answer_is_one_document_and_the_same_again(db: str, capfd: pytest.CaptureFixture[str]) -> None:
+    options = ["--slo", "ttft=500ms,tpot=50ms", "--db", db]
+    again = run_json(capfd, "replay", "demo_trace", "--name", "again", *options)
+    assert again["schema"] == "tracekit.run/1"
+    shown = run_json(capfd, "show", "base", "--db", db)
+    assert isinstance(again["matrix"], dict)
+    assert isinstance(shown["matrix"], dict)
+    for part in again["matrix"]:
+        if part != "run":
+            assert again["matrix"][part] == shown["matrix"][part], part
+
+
+def test_both_ways_to_write_the_slo_agree(db: str, capfd: pytest.CaptureFixture[str]) -> None:
+    words = run_json(capfd, "replay", "demo_trace", "--db", db, "--goodput", "ttft:500", "tpot:50")
+    slo = run_json(capfd, "replay", "demo_trace", "--db", db, "--slo", "ttft=500ms,tpot=50ms")
+    assert words["matrix"]["slo"] == slo["matrix"]["slo"]  # type: ignore[index]
+    assert main(["replay", "demo_trace", "--db", db, "--goodput", "ttft:500", "--slo", "ttft=1s"]) == 2
+
+
+def test_a_policy_changes_the_answer_and_says_what_it_ignores(db: str, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    command = "vllm serve meta-llama/Llama-3.1-8B --max-num-seqs 8 --dtype auto"
+    assert main(["replay", "demo_trace", "--policy", command, "--limit", "300", "--db", db]) == 0
+    out, err = capfd.readouterr()
+    assert "--dtype is ignored" in err
+    assert "largest batch 8\n" in out
+    policy = tmp_path / "tight.toml"
+    policy.write_text("[scheduler]\nmax_num_seqs = 8\n")
+    assert main(["replay", "demo_trace", "--policy", str(policy), "--limit", "300", "--set", "max_num_seqs=4", "--db", db]) == 0
+    assert "largest batch 4\n" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["--set", "max_num_seq=3"], 2, "did you mean max_num_seqs"),
+        (["--set", "front_door.admit=all"], 2, "[front_door] is not built yet"),
+        (["--slo", "ttft=soon"], 2, "ttft"),
+        (["--slo", "tfft=500ms"], 2, "ttft"),
+        (["--window", "1:2:3"], 2, "--window"),
+        (["--profile", "h10"], 2, "did you mean h100"),
+        (["--policy", "nope.toml"], 2, "No such file"),
+        (["--rate-scale", "0"], 2, "rate"),
+        (["--warmup", "soon"], 2, "warmup"),
+    ],
+)
+def test_a_wrong_option_is_one_line(
+    db: str, options: list[str], code: int, message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["replay", "demo_trace", *options, "--db", db]) == code
+    out, err = capfd.readouterr()
+    last = [line for line in err.splitlines() if line.startswith("tracekit: ")]
+    assert len(last) == 1
+    assert message in last[0]
+    assert out == ""
+
+
+def test_a_missing_trace_is_3(db: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", "no-such-trace", "--db", db]) == 3
+    assert "no-such-trace: no such file" in capfd.readouterr().err
+
+
+def test_runs_and_the_story_of_a_request(db: str, capfd: pytest.CaptureFixture[str]) -> None:
+    runs = run_json(capfd, "runs", "--db", db)["runs"]
+    assert isinstance(runs, list)
+    assert runs[0]["name"] == "base"
+    assert (runs[0]["requests"], runs[0]["state"]) == (2000, "finished")
+    story = run_json(capfd, "explain", "base", "7", "--db", db)
+    assert str(story["schema"]).startswith("tracekit.explain/")
+    assert main(["explain", "base", "7", "--db", db]) == 0
+    assert "exact" in capfd.readouterr().out
+    assert main(["explain", "base", "x", "--db", db]) == 2
+    assert main(["explain", "base", "99999", "--db", db]) == 2
+    assert main(["show", "base", "--markdown", "--db", db]) == 0
+    assert "# Acceptance matrix" in capfd.readouterr().out
+    jobs = run_json(capfd, "jobs", "--db", db)["jobs"]
+    assert isinstance(jobs, list)
+    assert jobs[0]["state"] == "finished"
+
+
+def test_runs_are_removed(db: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", "demo_trace", "--limit", "50", "--name", "short", "--db", db]) == 0
+    gone = run_json(capfd, "runs", "rm", "short", "--db", db)
+    assert gone["events"] > 0  # type: ignore[operator]
+    assert main(["show", "short", "--db", db]) == 2
+
+
+def test_what_a_kill_leaves_is_recovered(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    db = str(tmp_path / "k.duckdb")
+    assert main(["synth", str(tmp_path / "long.jsonl"), "--requests", "20000", "--seed", "3"]) == 0
+    assert main(["load", str(tmp_path / "long.jsonl"), "--db", db]) == 0
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tracekit.cli.main", "replay", "long", "--db", db]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    spool = Path(db + ".d") / "spool"
+    deadline = time.monotonic() + 60
+    while not any(file.stat().st_size for file in spool.glob("*/iterations.rows")) and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    facts = run_json(capfd, "doctor", "--db", db)
+    assert len(facts["spools"]) == 1  # type: ignore[arg-type]
+    recovered = run_json(capfd, "runs", "recover", "all", "--db", db)
+    assert recovered["runs"] == [1]
+    runs = run_json(capfd, "runs", "--db", db)["runs"]
+    assert isinstance(runs, list)
+    assert runs[0]["state"] == "interrupted"
+    assert main(["show", "1", "--db", db]) == 2
+    assert "no matrix" in capfd.readouterr().err
+
+
+def test_ctrl_c_keeps_what_ran(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    db = str(tmp_path / "c.duckdb")
+    assert main(["synth", str(tmp_path / "long.jsonl"), "--requests", "20000", "--seed", "3"]) == 0
+    assert main(["load", str(tmp_path / "long.jsonl"), "--db", db]) == 0
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tracekit.cli.main", "replay", "long", "--db", db]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    spool = Path(db + ".d") / "spool"
+    deadline = time.monotonic() + 60
+    while not any(file.stat().st_size for file in spool.glob("*/iterations.rows")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    jobs = run_json(capfd, "jobs", "--db", db)["jobs"]
+    assert isinstance(jobs, list)
+    assert jobs[-1]["state"] == "cancelled"
