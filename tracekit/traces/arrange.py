@@ -49,9 +49,9 @@ class Arranged:
             return self.stage.con.sql(f"{own} FROM arranged").to_arrow_reader()
         import pyarrow as pa
 
-        shared = pa.table({"k": np.arange(self.rows, dtype=np.int64), "shared_blocks": self.runs.shared.astype(np.uint32)})
+        shared = pa.table({"shared_blocks": self.runs.shared.astype(np.uint32)})
         self.stage.con.register("shared", shared)
-        return self.stage.con.sql(f"{own}, shared_blocks FROM arranged JOIN shared ON req_idx = k ORDER BY req_idx").to_arrow_reader()
+        return self.stage.con.sql(f"{own}, shared_blocks FROM arranged POSITIONAL JOIN shared").to_arrow_reader()
 
     def extras(self, trace: int) -> pa.RecordBatchReader | None:
         """Rows of ``request_extras``, or ``None`` when the source has none of its columns."""
@@ -122,14 +122,11 @@ def _resolution(stage: Stage, t0: int) -> int:
     """The largest power of ten that divides every arrival; warns of ticks that put many requests on one instant."""
     steps = [10**k for k in range(9, 0, -1)]
     tests = ", ".join(f"bool_and((arrival_ns - {t0}) % {step} = 0)" for step in steps)
-    # one chunk's worth tells most steps apart; only those that survive it are tested on every row
+    # the first rows rule most steps out; of those that are left, the largest that holds for every row counts
     quick = stage.one(f"SELECT {tests} FROM (SELECT arrival_ns FROM stage LIMIT 2048)")
     left = [step for step, holds in zip(steps, quick, strict=True) if holds]
-    resolution = 1
-    if left:
-        tests = ", ".join(f"bool_and((arrival_ns - {t0}) % {step} = 0)" for step in left)
-        full = stage.one(f"SELECT {tests} FROM stage")
-        resolution = next((step for step, holds in zip(left, full, strict=True) if holds), 1)
+    every = "SELECT count(*) = 0 FROM stage WHERE (arrival_ns - {}) % {} <> 0"
+    resolution = next((step for step in left if stage.one(every.format(t0, step))[0]), 1)
     groups, largest = _ticks(stage)
     if largest > 1 and stage.kept > 2 * groups:
         stage.facts.warn(f"arrivals come in groups at one instant (up to {largest}, {groups} instants for {stage.kept} requests)")

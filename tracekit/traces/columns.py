@@ -148,7 +148,7 @@ def parse_mapping(entries: list[str] | dict[str, str] | None) -> dict[str, Mappe
         if not equals or not target.strip() or not source.strip():
             raise UsageError(f"--map {entry}: expected CANONICAL=SOURCE or CANONICAL=SOURCE:UNIT")
         pairs.append((target.strip(), source.strip()))
-    return {name: mapped for name, mapped in (_parse_pair(target, source) for target, source in pairs)}
+    return dict(_parse_pair(target, source) for target, source in pairs)
 
 
 def _parse_pair(target: str, source: str) -> tuple[str, Mapped]:

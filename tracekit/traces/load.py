@@ -163,7 +163,8 @@ def _read(sources: list[Source], stage: Stage, mapping: Mapping, fmt: str | None
     return arrange(stage, sources[0].name), (chosen.NAME, why)
 
 
-def _report(arranged: Arranged, sources: list[Source], trace: int | None, name: str, digest: str, how: tuple[str, str]) -> LoadReport:
+def _report(arranged: Arranged, sources: list[Source], trace: int | None, name: str, digest: str,
+            how: tuple[str, str]) -> LoadReport:  # fmt: skip
     stage, facts = arranged.stage, arranged.stage.facts
     return LoadReport(
         trace=trace, name=name, digest=digest, format=how[0], detected_by=how[1], files=[source.name for source in sources],
@@ -213,7 +214,8 @@ def _rejects_table(report: LoadReport) -> pa.Table | None:
 
     if not report.rejects:
         return None
-    columns = {name: [getattr(reject, name) for reject in report.rejects] for name in ("file", "line", "column", "value", "reason")}
+    names = ("file", "line", "column", "value", "reason")
+    columns = {name: [getattr(reject, name) for reject in report.rejects] for name in names}
     arrays = {name: pa.array(values, pa.int64() if name == "line" else pa.string()) for name, values in columns.items()}
     return pa.table({"trace": pa.array([report.trace] * len(report.rejects), pa.uint32()), **arrays})
 

@@ -12,7 +12,8 @@ from tracekit.traces.stage import Facts
 __all__ = ["choose_fields"]
 
 
-def choose_fields(file: str, names: list[str], mapping: Mapping[str, Mapped], facts: Facts, *, blocks: bool = False) -> list[Mapped]:
+def choose_fields(file: str, names: list[str], mapping: Mapping[str, Mapped], facts: Facts, *,
+                  blocks: bool = False) -> list[Mapped]:  # fmt: skip
     """The fields to read from a file with columns ``names``. Errors: ``InputError`` listing what is missing and what is near."""
     for mapped in mapping.values():
         if mapped.source not in names:

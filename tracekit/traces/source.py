@@ -33,8 +33,9 @@ class TraceSource:
     slice cannot be replayed (failed in the trace, or without tokens).
     """
 
-    def __init__(self, arrivals: pa.Table, extras: pa.Table | None, runs: pa.Table | None, *, block_tokens: int | None,
-                 window_ns: tuple[int, int] | None, lead_in_ns: int, limit: int | None, rate_scale: float, name: str) -> None:  # fmt: skip
+    def __init__(self, arrivals: pa.Table, extras: pa.Table | None, runs: pa.Table | None, *, name: str,
+                 block_tokens: int | None, window_ns: tuple[int, int] | None, lead_in_ns: int, limit: int | None,
+                 rate_scale: float) -> None:  # fmt: skip
         if not rate_scale > 0:
             raise UsageError(f"--rate-scale {rate_scale}: expected a number above 0")
         arrival = _ints(arrivals, "arrival_ns")

@@ -54,7 +54,8 @@ class Tenant:
 
 
 DEMO_TENANTS = (
-    Tenant(name="chat", slo_class="interactive", share=0.60, cv=1.5, input_median=450, output_median=140, groups=6, prefix_tokens=320),
+    Tenant(name="chat", slo_class="interactive", share=0.60, cv=1.5, input_median=450, output_median=140, groups=6,
+           prefix_tokens=320),
     Tenant(name="assistant", slo_class="interactive", share=0.25, cv=2.5, input_median=1400, input_sigma=0.6, output_median=220,
            groups=3, prefix_tokens=1024),
     Tenant(name="reports", slo_class="batch", share=0.10, cv=2.0, burst=(0.45, 0.62), burst_share=0.8, input_median=4500,
@@ -131,8 +132,9 @@ def _arrivals(tenant: Tenant, n: int, length_ns: int, rng: np.random.Generator) 
 
 def _spread(n: int, cv: float, rng: np.random.Generator) -> npt.NDArray[np.float64]:
     gaps = rng.gamma(1 / cv**2, cv**2, n + 1)
-    times: npt.NDArray[np.float64] = np.cumsum(gaps)
-    return times[:-1] / times[-1]
+    times = np.cumsum(gaps)
+    shares: npt.NDArray[np.float64] = times[:-1] / times[-1]
+    return shares
 
 
 def _lengths(median: float, sigma: float, n: int, rng: np.random.Generator) -> Ints:
@@ -187,7 +189,7 @@ def write_jsonl(columns: Columns, path: str | Path) -> None:
 
 
 def continue_trace(base: TraceSource, requests: int, seed: int = 0) -> Columns:
-    """The first ``requests`` requests of ``base`` continued: its gaps and its (input, output) pairs resampled, each on its own."""
+    """The first ``requests`` requests of ``base`` continued: its gaps and its (input, output) pairs resampled."""
     rng = np.random.Generator(np.random.PCG64(seed))
     more = max(requests - base.total, 0)
     gaps = np.diff(base.arrival_ns) if base.total > 1 else np.full(1, SECOND, np.int64)

@@ -39,5 +39,6 @@ def duration_unit(field: Mapped, median: float | None, facts: Facts) -> str:
     for edge, next_unit in ((600.0, "ms"), (6e5, "us"), (6e8, "ns")):
         if median is not None and median > edge:
             unit = next_unit
-    facts.warn(f"column {field.source}: no unit in its name, read as {unit} by magnitude (say {field.column.name}={field.source}:{unit})")
+    said = f"{field.column.name}={field.source}:{unit}"
+    facts.warn(f"column {field.source}: no unit in its name, read as {unit} by magnitude (say {said} to be sure)")
     return unit

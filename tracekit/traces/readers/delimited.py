@@ -67,7 +67,8 @@ def read_delimited(source: Source, stage: Stage, table: Table, fields: Sequence[
         "SELECT line_byte_position, arg_min(error_type::VARCHAR, column_idx) FROM reject_errors GROUP BY ALL ORDER BY 1"
     ).fetchall()
     stage.con.execute("DROP TABLE reject_errors; DROP TABLE reject_scans")
-    lines = RecordLines(source, path, table.header_line, int(stage.one("SELECT count(*) FROM cells")[0]), [row[0] for row in torn])
+    rows = int(stage.one("SELECT count(*) FROM cells")[0])
+    lines = RecordLines(source, path, table.header_line, rows, [position for position, _ in torn])
     for (_, kind), line in zip(torn, lines.torn.tolist(), strict=True):
         stage.reject(source.name, line, None, None, _cut(source, line) or TORN.get(kind, kind.lower()))
     _deliver(source, stage, conversions, lines)

@@ -17,15 +17,15 @@ import orjson
 from tracekit.errors import InputError
 from tracekit.traces.columns import Mapped
 from tracekit.traces.inputs import Source
-from tracekit.traces.prefix_runs import cut_runs
 from tracekit.traces.readers import json_values
+from tracekit.traces.readers.json_prefix import Prefix, check_prefix
 from tracekit.traces.readers.json_values import Values
 from tracekit.traces.stage import Stage
 from tracekit.traces.units import bucket, duration_unit, epoch_unit, nanoseconds
 
 __all__ = ["Derive", "read_json_lines"]
 
-BLOCK_BYTES = 32 << 10
+BLOCK_BYTES = 24 << 10
 """Small, so that a block's objects are still in the processor's cache when their values are taken."""
 
 GATHERED_ROWS = 4096
@@ -36,12 +36,11 @@ Derive = Callable[[dict[str, Values]], dict[str, Values]]
 
 @dataclass(slots=True)
 class _State:
-    """What is decided once per file: units, and how block ids round."""
+    """What is decided once per file: the units."""
 
     units: dict[str, str] = field(default_factory=dict)
     dates: dict[str, bool] = field(default_factory=dict)
     buckets: dict[str, str | None] = field(default_factory=dict)
-    rounding: str | None = None
 
 
 @dataclass(slots=True)
@@ -90,7 +89,11 @@ def _convert(gathered: _Gathered, source: Source, stage: Stage, fields: Sequence
                for mapped in fields if mapped.column.kind != "blocks"}  # fmt: skip
     if derive is not None:
         columns = derive(columns)
-    prefix = _prefix(fields, gathered, columns["input_tokens"], stage, state)
+    prefix = None
+    blocks = next((mapped for mapped in fields if mapped.column.kind == "blocks"), None)
+    if blocks is not None:
+        ids = (np.concatenate(gathered.ids), np.concatenate(gathered.counts), gathered.bad_ids) if gathered.ids else None
+        prefix = check_prefix(blocks, ids, gathered.values.get("prefix_runs", []), columns["input_tokens"].data, stage.facts)
     _append(source, stage, lines, columns, prefix, {mapped.column.name: mapped.source for mapped in fields})
 
 
@@ -196,7 +199,8 @@ def _times(mapped: Mapped, values: list[Any], lines: Ints, source: Source, stage
         state.units[name], state.buckets[name] = unit, None if state.dates[name] else bucket(largest)
         if name == "arrival":
             stage.facts.absolute = absolute
-            stage.facts.zone_assumed = state.dates[name] and not any(str(v).rstrip().endswith(("Z", "+00:00")) for v in values[:10])
+            zoned = any(str(value).rstrip().endswith(("Z", "+00:00")) for value in values[:10])
+            stage.facts.zone_assumed = state.dates[name] and not zoned
     if state.dates[name]:
         return json_values.dates(values, required)
     if mapped.unit is None:
@@ -207,7 +211,8 @@ def _times(mapped: Mapped, values: list[Any], lines: Ints, source: Source, stage
 def _same_unit(mapped: Mapped, values: list[Any], lines: Ints, source: Source, state: _State) -> None:
     expected = state.buckets[mapped.column.name]
     sizes = np.array([abs(value) if isinstance(value, int | float) else 0 for value in values], np.float64)
-    if not len(sizes) or bucket(float(sizes.max())) == expected and (expected is None or bucket(float(sizes.min())) == expected):
+    dated = sizes[sizes >= 1e8]
+    if not len(dated) or bucket(float(dated.min())) == bucket(float(dated.max())) == expected:
         return
     for line, value, size in zip(lines.tolist(), values, sizes.tolist(), strict=True):
         found = bucket(size)
@@ -218,65 +223,7 @@ def _same_unit(mapped: Mapped, values: list[Any], lines: Ints, source: Source, s
             )  # fmt: skip
 
 
-@dataclass(slots=True)
-class _Prefix:
-    """Runs of one block of rows: (row, position, first id, length), rows from 0."""
-
-    runs: tuple[Ints, Ints, npt.NDArray[Any], Ints]
-    blocks: Ints
-    tokens: int
-    source: str
-    bad: dict[int, str]
-
-
-def _prefix(fields: Sequence[Mapped], gathered: _Gathered, tokens: Values, stage: Stage, state: _State) -> _Prefix | None:
-    """Block ids or runs of the rows, checked against their prompts' lengths."""
-    mapped = next((one for one in fields if one.column.kind == "blocks"), None)
-    if mapped is None:
-        return None
-    size = int(mapped.unit or 0)
-    if gathered.ids:
-        counts, bad = np.concatenate(gathered.counts), gathered.bad_ids
-        runs = cut_runs(np.concatenate(gathered.ids), counts, 0)
-    else:
-        runs, counts, bad = _given_runs(gathered.values["prefix_runs"])
-    full = tokens.data // size
-    ceiling = -(-tokens.data // size)
-    for i in np.flatnonzero(counts > ceiling).tolist():
-        bad.setdefault(i, f"more blocks of {size} tokens than the prompt has")
-    _rounding(stage, state, counts, full, ceiling)
-    stage.facts.block_tokens, stage.facts.hash_scope = size, "global"
-    return _Prefix(runs, counts, size, mapped.source, bad)
-
-
-def _rounding(stage: Stage, state: _State, counts: Ints, full: Ints, ceiling: Ints) -> None:
-    differ = full != ceiling
-    if differ.any() and state.rounding != "ceil":
-        state.rounding = "ceil" if (counts[differ] == ceiling[differ]).any() else "floor"
-        stage.facts.hash_rounding = "ceil" if state.rounding == "ceil" else "floor"
-
-
-def _given_runs(values: list[Any]) -> tuple[tuple[Ints, Ints, npt.NDArray[Any], Ints], Ints, dict[int, str]]:
-    """Runs written out as [[position, first id, length], ...], in order of position and without gaps."""
-    bad: dict[int, str] = {}
-    flat: list[tuple[int, int, int, int]] = []
-    counts = np.zeros(len(values), np.int64)
-    for i, value in enumerate(values):
-        at = 0
-        try:
-            for pos, first, length in value or []:
-                if not (type(pos) is type(first) is type(length) is int) or pos != at or first < 0 or length < 1:
-                    raise ValueError
-                flat.append((i, pos, first, length))
-                at += length
-        except (TypeError, ValueError):
-            bad[i] = "not a list of runs [position, first id, length] from 0 on"
-        counts[i] = at
-    table = np.array(flat, np.int64).reshape(-1, 4)
-    return (table[:, 0], table[:, 1], table[:, 2].astype(np.uint64), table[:, 3]), counts, bad
-
-
-def _append(source: Source, stage: Stage, lines: Ints, columns: dict[str, Values], prefix: _Prefix | None,
+def _append(source: Source, stage: Stage, lines: Ints, columns: dict[str, Values], prefix: Prefix | None,
             sources: dict[str, str]) -> None:  # fmt: skip
     """Good rows to the stage, the others rejected by their first bad field."""
     bad: dict[int, tuple[str, str]] = {}

@@ -1,6 +1,7 @@
 """Per-request timings of a vLLM run: lengths, arrival on the wall clock, and four moments on the engine's monotonic clock.
 
-The two clocks are never subtracted from each other: observed latencies count from ``queued_ts``. Source: casys-kaist/LLMServingSim.
+The two clocks are never subtracted from each other: observed latencies count from ``queued_ts``.
+Source: casys-kaist/LLMServingSim.
 """
 
 from __future__ import annotations
