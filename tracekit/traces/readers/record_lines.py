@@ -52,6 +52,6 @@ def _records(source: Source, path: Path, offset: int) -> tuple[npt.NDArray[np.in
             if source.count(b'"') and raw.count(b'"') % 2:
                 inside, opened = not inside, number
             position += len(raw)
-    if inside and opened != numbers[-1]:
+    if inside and opened < source.physical_lines:
         raise InputError("a quote opened here is never closed", file=source.name, line=opened, expected="balanced quotes")
     return np.asarray(starts[1:], np.int64), np.asarray(numbers[1:], np.int64)
