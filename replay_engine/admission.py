@@ -82,7 +82,7 @@ def _refusal(state: State, seq: Sequence, hit: int, revived: int, need: int, res
 
 def _remember(state: State, seq: Sequence, lack: int, reason: int) -> None:
     """While the same head stays blocked its in-use hits rise only by a registration or by the promotion of a duplicate."""
-    if reason == _FULL_ISL and not state.hold:
+    if reason == _FULL_ISL and not state.hold and state.chunked:
         state.memo_head = seq
         state.memo_lack = lack
         state.memo_changes = state.pool.changes
