@@ -61,7 +61,10 @@ def _rows(batch: RequestBatch) -> Iterator[Request]:
     prompt, output = batch.prompt_tokens.tolist(), batch.output_tokens.tolist()
     priority, limit = batch.priority.tolist(), batch.max_tokens.tolist()
     names = batch.request_id
-    cancel = batch.cancel_ns.tolist() if batch.cancel_ns is not None else None
+    cancel, tenant, deadline, predicted = (
+        column.tolist() if column is not None else None
+        for column in (batch.cancel_ns, batch.tenant, batch.deadline_ns, batch.predicted_tokens)
+    )
     prefixes = _prefixes(batch)
     for i, number in enumerate(index):
         yield Request(
@@ -74,6 +77,9 @@ def _rows(batch: RequestBatch) -> Iterator[Request]:
             priority=priority[i],
             prefix=prefixes[i] if prefixes is not None else None,
             cancel_ns=cancel[i] if cancel is not None and cancel[i] >= 0 else None,
+            tenant=tenant[i] if tenant is not None else -1,
+            deadline_ns=deadline[i] if deadline is not None and deadline[i] >= 0 else None,
+            predicted_tokens=predicted[i] if predicted is not None and predicted[i] >= 0 else None,
         )
 
 

@@ -127,6 +127,10 @@ class Request:
     """What ``priority`` order compares between equal priorities; ``None``: ``arrival_ns``."""
     prefix: PrefixRuns | None = None
     cancel_ns: int | None = None
+    tenant: int = -1
+    """Code of the tenant, -1: unknown (all unknown ones are one tenant)."""
+    deadline_ns: int | None = None
+    predicted_tokens: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -135,7 +139,7 @@ class RequestBatch:
 
     ``index`` int64 (dense, ascending), ``arrival_ns`` int64, ``prompt_tokens`` and ``output_tokens`` int64,
     ``priority`` int64, ``max_tokens`` int64 with -1 for unknown, ``cancel_ns`` int64 with -1 for never
-    (``None``: nobody cancels). ``request_id`` may be ``None``: then the index in decimal.
+    (``None``: nobody cancels); ``tenant`` codes, ``deadline_ns`` and ``predicted_tokens`` likewise. ``request_id`` may be ``None``: then the index in decimal.
     Prefix runs are ragged: request ``i`` owns rows ``run_offsets[i]:run_offsets[i+1]`` of ``run_pos``,
     ``run_first`` and ``run_len`` (int64), and ``shared_blocks[i]``; ``run_offsets`` is ``None`` without identity.
     """
@@ -148,6 +152,9 @@ class RequestBatch:
     max_tokens: npt.NDArray[np.int64]
     request_id: SequenceOf[str] | None = None
     cancel_ns: npt.NDArray[np.int64] | None = None
+    tenant: npt.NDArray[np.int32] | None = None
+    deadline_ns: npt.NDArray[np.int64] | None = None
+    predicted_tokens: npt.NDArray[np.int64] | None = None
     block_tokens: int = 0
     run_offsets: npt.NDArray[np.int64] | None = None
     run_pos: npt.NDArray[np.int64] | None = None
