@@ -49,10 +49,11 @@ def test_azure_values_to_100_ns(write: Write, end: str, last: bool, mark: bytes)
 
 
 def test_bad_cells_are_named_by_line_column_and_reason(write: Write) -> None:
-    bad = ["x,1,2", "2023-11-16 18:16:00,1.5,2", "2023-11-16 18:16:00,-3,2", "2023-11-16 18:16:00,,2", "2023-11-16 18:16:00,7,nan",
+    bad = ["x,1,2", "2023-11-16 18:16:00,1.5,2", "2023-11-16 18:16:00,-3,2",
+           "2023-11-16 18:16:00,,2", "2023-11-16 18:16:00,7,nan",
            "2023-11-16 18:16:00,99999999999,2", "2023-11-16 18:16:00,1e400,2", "2023-11-16 18:16:00,12.0,1e1"]  # fmt: skip
     good = [f"2023-11-16 18:17:{i:02},5,6" for i in range(20)]
-    arrival, prompt, output, report = columns(write(AZURE + "\n".join(bad[:4] + good[:10] + bad[4:] + good[10:]) + "\n"))
+    _, prompt, output, report = columns(write(AZURE + "\n".join(bad[:4] + good[:10] + bad[4:] + good[10:]) + "\n"))
     assert places(report) == [
         (2, "TIMESTAMP", "not a time"),
         (3, "ContextTokens", "not a whole number"),
@@ -72,7 +73,11 @@ def test_torn_rows_keep_exact_lines_among_blank_ones(write: Write) -> None:
     lines = [*ROWS[:2], "", "2023-11-16 18:16:00,1", ROWS[2], "", "", "2023-11-16 18:16:00,1,2,3", ROWS[3], "2023-11-16 18:1"]
     *_, report = columns(write(AZURE + "\n".join(lines)))
     size = len(AZURE + "\n".join(lines))
-    assert places(report) == [(5, None, "too few columns"), (9, None, "too many columns"), (11, None, f"incomplete line (cut at byte {size})")]
+    assert places(report) == [
+        (5, None, "too few columns"),
+        (9, None, "too many columns"),
+        (11, None, f"incomplete line (cut at byte {size})"),
+    ]
     assert report.rows_kept == 4
 
 
@@ -114,7 +119,10 @@ def test_a_header_in_the_middle_of_a_concatenated_file_is_a_reject(write: Write)
         (b"when,what\n1,2\n", "no column for arrival, input_tokens, output_tokens"),
         (b"arrival,input_tokens,output_tokens,arrival\n1,2,3,4\n", "two columns have this name"),
         (AZURE.encode() + b"x,1,2\ny,1,2\n2023-11-16 18:16:00,1,2\n", "2 of 3 rows cannot be used"),
-        (b"arrival,input_tokens,output_tokens\n1700000000,1,2\n1700000001,1,2\n1700000002000,1,2\n", "unit of time changes from s to ms"),
+        (
+            b"arrival,input_tokens,output_tokens\n1700000000,1,2\n1700000001,1,2\n1700000002000,1,2\n",
+            "unit of time changes from s to ms",
+        ),
     ],
 )
 def test_unusable_input_is_one_clear_line(write: Write, data: bytes, message: str) -> None:
@@ -151,7 +159,15 @@ def test_units_by_name_and_by_magnitude(write: Write, header: str, first: str, s
 
 def test_mapping_by_hand(write: Write, con: duckdb.DuckDBPyConnection) -> None:
     path = write("t;who;in;out;lat;prio;tier\n5;a;10;20;350;2;gold\n4;b;11;21;;0;\n")
-    mapping = ["arrival=t:ms", "input_tokens=in", "output_tokens=out", "tenant=who", "obs_ttft=lat:ms", "priority=prio", "slo_class=tier"]
+    mapping = [
+        "arrival=t:ms",
+        "input_tokens=in",
+        "output_tokens=out",
+        "tenant=who",
+        "obs_ttft=lat:ms",
+        "priority=prio",
+        "slo_class=tier",
+    ]
     report = load_trace(con, path, mapping=mapping)
     assert report.format == "generic_csv"
     assert con.execute(
@@ -171,10 +187,12 @@ def test_wrong_mappings_name_the_near_ones(write: Write) -> None:
 
 def test_parquet(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
-    duckdb.sql(
-        "SELECT * FROM (VALUES (TIMESTAMP '2024-01-01 00:00:00', 5, 6, 'a'), (TIMESTAMP '2024-01-01 00:00:01.5', -1, 7, NULL),"
-        " (TIMESTAMP '2024-01-01 00:00:02', 7, 8, NULL)) t(timestamp, prompt_tokens, completion_tokens, tenant)"
-    ).write_parquet(str(path))
+    with duckdb.connect() as con:
+        con.execute(
+            "COPY (SELECT * FROM (VALUES (TIMESTAMP '2024-01-01 00:00:00', 5, 6, 'a'), (TIMESTAMP '2024-01-01 00:00:01.5', -1, 7,"
+            " NULL), (TIMESTAMP '2024-01-01 00:00:02', 7, 8, NULL)) t(timestamp, prompt_tokens, completion_tokens, tenant))"
+            f" TO '{path}' (FORMAT parquet)"
+        )
     arrival, prompt, output, report = columns(path)
     assert (arrival, prompt, output) == ([0, 2_000_000_000], [5, 7], [6, 8])
     assert places(report) == [(2, "prompt_tokens", "negative")]
@@ -223,4 +241,6 @@ def test_read_is_kept_plus_dropped_and_lines_are_right(tmp_path_factory: pytest.
     expected = sorted((t, i, good[a], good[b]) for i, (t, a, b) in enumerate([*rows, *filler]) if a in good and b in good)
     start = expected[0][0]
     assert list(zip(arrival, prompt, output, strict=True)) == [((t - start) * 10**6, a, b) for t, _, a, b in expected]
-    assert [reject.line for reject in report.rejects] == [i + 2 for i, (_, a, b) in enumerate(rows) if a not in good or b not in good]
+    assert [reject.line for reject in report.rejects] == [
+        i + 2 for i, (_, a, b) in enumerate(rows) if a not in good or b not in good
+    ]

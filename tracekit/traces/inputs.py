@@ -53,7 +53,7 @@ class Head:
         """The JSON objects among the first lines (empty when they are not JSON lines)."""
         if self._records is None:
             self._records = []
-            for line in self.lines[:50]:
+            for line in self.lines:
                 try:
                     value = orjson.loads(line)
                 except ValueError:

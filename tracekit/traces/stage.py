@@ -122,7 +122,7 @@ class Stage:
         import pyarrow as pa
 
         if self._pending:
-            self.con.register("batch", pa.concat_tables(self._pending))
+            self.con.register("batch", pa.concat_tables(self._pending, promote_options="default"))
             self.con.execute("INSERT INTO stage BY NAME SELECT * FROM batch")
             self.con.unregister("batch")
         self._pending, self._pending_rows = [], 0

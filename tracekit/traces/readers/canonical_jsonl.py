@@ -9,7 +9,7 @@ from __future__ import annotations
 from tracekit.errors import InputError
 from tracekit.traces.formats import Match, ReadOptions
 from tracekit.traces.inputs import Head, Source
-from tracekit.traces.readers.generic_jsonl import choose_json_fields
+from tracekit.traces.readers.generic_jsonl import choose_json_fields, discoverer
 from tracekit.traces.readers.json_lines import read_json_lines
 from tracekit.traces.stage import Stage
 
@@ -38,4 +38,5 @@ def read(source: Source, stage: Stage, options: ReadOptions) -> None:
     if len(sizes) > 1:
         raise InputError("block_tokens changes within the file", file=source.name, column="block_tokens",
                          value=sorted(map(str, sizes)), expected="one size")  # fmt: skip
-    read_json_lines(source, stage, choose_json_fields(source, stage, {}))
+    fields = choose_json_fields(source, stage, {})
+    read_json_lines(source, stage, fields, discover=discoverer(fields, stage, stage.facts.ignored_columns))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tracekit.errors import InputError
 from tracekit.traces.columns import Mapped, guess_mapping
 from tracekit.traces.formats import Match, ReadOptions
 from tracekit.traces.inputs import Head, Source
 from tracekit.traces.mapping import choose_fields
-from tracekit.traces.readers.json_lines import read_json_lines
+from tracekit.traces.readers.json_lines import Discover, read_json_lines
 from tracekit.traces.stage import Stage
 
-__all__ = ["NAME", "choose_json_fields", "read", "sniff"]
+__all__ = ["NAME", "choose_json_fields", "discoverer", "read", "sniff"]
 
 NAME = "generic_jsonl"
 
@@ -56,6 +58,24 @@ def choose_json_fields(source: Source, stage: Stage, mapping: dict[str, Mapped])
     return out
 
 
+def discoverer(fields: Sequence[Mapped], stage: Stage, known: list[str]) -> Discover:
+    """Finds canonical columns among keys that only later rows have."""
+    have = {field.column.name for field in fields}
+    told = set(known) | {field.source for field in fields} | {"block_tokens"}
+
+    def discover(keys: list[str]) -> list[Mapped]:
+        new = [key for key in keys if key not in told]
+        told.update(new)
+        found = [mapped for name, mapped in guess_mapping(new).items() if name not in have and mapped.column.kind != "blocks"]
+        have.update(mapped.column.name for mapped in found)
+        taken = {mapped.source for mapped in found}
+        stage.facts.ignored_columns += [key for key in new if key not in taken and key not in stage.facts.ignored_columns]
+        return found
+
+    return discover
+
+
 def read(source: Source, stage: Stage, options: ReadOptions) -> None:
     """Rows to the stage."""
-    read_json_lines(source, stage, choose_json_fields(source, stage, dict(options.mapping)))
+    fields = choose_json_fields(source, stage, dict(options.mapping))
+    read_json_lines(source, stage, fields, discover=discoverer(fields, stage, stage.facts.ignored_columns))

@@ -23,7 +23,7 @@ from tracekit.traces.readers.json_values import Values
 from tracekit.traces.stage import Stage
 from tracekit.traces.units import bucket, duration_unit, epoch_unit, nanoseconds
 
-__all__ = ["Derive", "read_json_lines"]
+__all__ = ["Derive", "Discover", "read_json_lines"]
 
 BLOCK_BYTES = 24 << 10
 """Small, so that a block's objects are still in the processor's cache when their values are taken."""
@@ -32,6 +32,9 @@ GATHERED_ROWS = 4096
 Ints = npt.NDArray[np.int64]
 Derive = Callable[[dict[str, Values]], dict[str, Values]]
 """From the values of the fields read to those of canonical columns, for formats that compute some of them."""
+
+Discover = Callable[[list[str]], list[Mapped]]
+"""From keys not seen before to fields to read from now on."""
 
 
 @dataclass(slots=True)
@@ -69,21 +72,33 @@ class _Gathered:
         self.rows += len(rows)
 
 
-def read_json_lines(source: Source, stage: Stage, fields: Sequence[Mapped], *, derive: Derive | None = None) -> None:
-    """Read ``fields`` (canonical, or to be turned into canonical ones by ``derive``) of every line into ``stage``."""
+def read_json_lines(source: Source, stage: Stage, fields: Sequence[Mapped], *, derive: Derive | None = None,
+                    discover: Discover | None = None) -> None:  # fmt: skip
+    """Read ``fields`` (canonical, or to be turned into canonical ones by ``derive``) of every line into ``stage``.
+
+    ``discover`` is asked about keys that appear for the first time, and may add fields; rows before them have NULL there.
+    """
     state = _State()
     gathered = _Gathered()
+    seen: set[str] = set()
     for numbers, rows in _blocks(source, stage):
+        fresh = set().union(*rows) - seen if discover is not None else seen
+        added = discover(sorted(fresh)) if discover is not None and fresh else []
+        if added:
+            _convert(gathered, source, stage, fields, state, derive)
+            gathered, fields = _Gathered(), [*fields, *added]
+        seen |= fresh
         gathered.add(numbers, rows, fields)
         if gathered.rows >= GATHERED_ROWS:
             _convert(gathered, source, stage, fields, state, derive)
             gathered = _Gathered()
-    if gathered.rows:
-        _convert(gathered, source, stage, fields, state, derive)
+    _convert(gathered, source, stage, fields, state, derive)
 
 
 def _convert(gathered: _Gathered, source: Source, stage: Stage, fields: Sequence[Mapped], state: _State,
              derive: Derive | None) -> None:  # fmt: skip
+    if not gathered.rows:
+        return
     lines = np.concatenate(gathered.lines)
     columns = {mapped.column.name: _column(mapped, gathered.values[mapped.column.name], lines, source, stage, state)
                for mapped in fields if mapped.column.kind != "blocks"}  # fmt: skip
@@ -194,7 +209,8 @@ def _times(mapped: Mapped, values: list[Any], lines: Ints, source: Source, stage
     if name not in state.dates:
         known = [value for value in values if isinstance(value, int | float)]
         state.dates[name] = mapped.unit is None and len(known) * 2 < len(values)
-        largest = max(map(abs, known), default=0.0)
+        # the first date tells; a later one of another unit is found out below
+        largest = next((value for value in map(abs, known) if value >= 1e8), max(map(abs, known), default=0.0))
         unit, absolute = ("ns", True) if state.dates[name] else epoch_unit(mapped, largest, stage.facts)
         state.units[name], state.buckets[name] = unit, None if state.dates[name] else bucket(largest)
         if name == "arrival":
