@@ -41,7 +41,7 @@ test-fast: setup
 	$(PY) -m pytest -n 2 -m "not slow" -x
 
 bench: setup
-	@for b in $$(cd benchmarks && grep -l __main__ *.py | sed 's/\.py$$//'); do echo "== $$b"; $(PY) -m benchmarks.$$b || exit 1; done
+	$(PY) -m benchmarks.all
 
 docs: setup
 	$(PY) -m tracekit.cli.reference --write docs/cli.md

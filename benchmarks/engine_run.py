@@ -1,0 +1,79 @@
+"""One replay through the engine for the clock: process CPU time, the loop alone, rows dropped or spooled to disk."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from replay_engine.config import SchedulerConfig
+from replay_engine.loop import Replay
+from replay_engine.profile import Latency
+from replay_engine.simulator import SimExecutor
+from replay_engine.sinks import NullSink
+from replay_engine.totals import RunTotals
+from replay_engine.types import EventSink, RequestSource
+from tracekit.replay import _quiet_gc
+from tracekit.store import SpoolSink
+from tracekit.store.spool import remove_spool
+
+__all__ = ["Timed", "best", "replay_into", "replay_nowhere", "replay_spooled"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """What one replay took (process CPU seconds) and did."""
+
+    cpu_s: float
+    totals: RunTotals
+    spooled_bytes: int = 0
+
+    @property
+    def per_second(self) -> float:
+        """Iterations per CPU second."""
+        return self.totals.iterations / self.cpu_s
+
+    @property
+    def mean_batch(self) -> float:
+        """Decoding sequences per iteration."""
+        return self.totals.decode_tokens / max(self.totals.iterations, 1)
+
+
+def replay_into(sink: EventSink, source: RequestSource, config: SchedulerConfig, latency: Latency) -> Timed:
+    """Replay with every row of the full event log going into ``sink``. A replay that does not finish is an error."""
+    with _quiet_gc():
+        began = time.process_time()
+        executor = SimExecutor(latency, asynchronous=config.async_scheduling)
+        run = Replay(source, config, executor, sink, mode="full")
+        state = run.run()
+        if isinstance(sink, SpoolSink):
+            sink.close()
+        cpu_s = time.process_time() - began
+    if state != "finished" or run.totals.finished != source.total:
+        raise RuntimeError(f"the replay ended {state} with {run.totals.finished} of {source.total} requests: no figure")
+    return Timed(cpu_s=cpu_s, totals=run.totals)
+
+
+def replay_nowhere(source: RequestSource, config: SchedulerConfig, latency: Latency) -> Timed:
+    """Rows are made and dropped."""
+    return replay_into(NullSink(), source, config, latency)
+
+
+def replay_spooled(source: RequestSource, config: SchedulerConfig, latency: Latency) -> Timed:
+    """Rows go to a spool on disk, which is removed afterwards (not timed)."""
+    with tempfile.TemporaryDirectory(prefix="tracekit-bench-") as folder:
+        sink = SpoolSink(Path(folder), {"name": "benchmark"})
+        timed = replay_into(sink, source, config, latency)
+        written = sum(file.stat().st_size for file in sink.folder.iterdir())
+        remove_spool(sink.folder)
+    return Timed(cpu_s=timed.cpu_s, totals=timed.totals, spooled_bytes=written)
+
+
+def best(repeats: int, measure: Callable[[], Timed]) -> Timed:
+    """The fastest of ``repeats``; all must have run the same iterations."""
+    runs = [measure() for _ in range(max(repeats, 1))]
+    if len({run.totals.iterations for run in runs}) != 1:
+        raise RuntimeError("equal replays ran different iterations: no figure")
+    return min(runs, key=lambda run: run.cpu_s)
