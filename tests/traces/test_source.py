@@ -51,7 +51,8 @@ def test_whole_trace(path: Path, con: duckdb.DuckDBPyConnection) -> None:
         assert last.shared_blocks is not None and set(last.shared_blocks.tolist()) == {2}
         assert last.block_tokens == 16
         assert last.max_tokens.tolist() == [-1] * 18
-        assert last.request_id is None
+        assert last.request_id is None and last.deadline_ns is None
+        assert last.tenant is not None and last.tenant.tolist() == [i % 2 for i in range(82, 100)]
         assert source.tenant_names == ["a", "b"]
         assert source.tenant is not None and source.tenant.tolist() == [i % 2 for i in expected]
         assert source.obs_ttft_ns is not None

@@ -47,7 +47,7 @@ def _time(name: str, *aliases: str, kind: Kind = "duration", nullable: bool = Tr
 
 _ALL = (
     _time("arrival", "timestamp", "time", "arrival_time", "arrived_at", "start_time", "ts", "request_time", "created_at",
-          "starttime", "received_at", kind="time", nullable=False),
+          "starttime", "received_at", "req_time", kind="time", nullable=False),
     Column("input_tokens", "count", "input_tokens",
            ("prompt_tokens", "input_length", "contexttokens", "num_prefill_tokens", "prompt_len", "input_toks", "input_len",
             "num_prompt_tokens", "request_tokens", "prompt_length"), nullable=False),

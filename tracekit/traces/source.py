@@ -104,6 +104,7 @@ class TraceSource:
         self.prompt_tokens = _ints(arrivals, "input_tokens")
         self.output_tokens = _ints(arrivals, "output_tokens")
         self.max_tokens = _known(table, "max_tokens")
+        self.predicted_tokens = _known(table, "predicted_output_tokens")
         self.priority = _known(table, "priority", 0)
         ids = _column(table, "request_id")
         self.request_id: list[str] | None = None if ids is None else ["" if text is None else text for text in ids.to_pylist()]
@@ -166,6 +167,9 @@ class TraceSource:
             max_tokens=np.full(n, -1, np.int64) if self.max_tokens is None else self.max_tokens[part],
             request_id=None if self.request_id is None else self.request_id[part],
             cancel_ns=None if self.cancel_ns is None else self.cancel_ns[part],
+            tenant=None if self.tenant is None else self.tenant[part],
+            deadline_ns=None if self.deadline_ns is None else self.deadline_ns[part],
+            predicted_tokens=None if self.predicted_tokens is None else self.predicted_tokens[part],
         )
         if self.run_offsets is not None:
             offsets = self.run_offsets[low : high + 1]

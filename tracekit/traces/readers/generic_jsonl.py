@@ -42,7 +42,7 @@ def choose_json_fields(source: Source, stage: Stage, mapping: dict[str, Mapped])
     """The fields to read, block ids with their size. Errors: ``InputError`` when the file is no JSON lines."""
     records = source.head.records()
     if not records:
-        raise InputError("not JSON lines", file=source.name, line=1, expected="one JSON object a line")
+        raise InputError("not JSON lines of one request each", file=source.name, line=1, expected="one JSON object a line")
     fields = choose_fields(source.name, _keys(source.head), mapping, stage.facts, blocks=True)
     sizes = {record["block_tokens"] for record in records if isinstance(record.get("block_tokens"), int)}
     out = []
