@@ -1,31 +1,58 @@
 """The policy tables beyond vLLM's knobs: ``[batching] [order] [preemption] [front_door] [client] [link]``.
 
-Each is one frozen object of plain values, validated once; durations are seconds in the file and stay so here. Combinations that make no
-sense are refused in ``combinations.py``, each with its reason.
+Each is one frozen object of plain values, validated once; durations are seconds in the file and stay so here. Combinations
+that make no sense are refused in ``combinations.py``, each with its reason.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from replay_engine.config import ConfigError
 
-__all__ = ["Batching", "Client", "FrontDoorRules", "Link", "Order", "Preemption", "Rules", "Tier"]
+__all__ = ["QUOTA_KNOBS", "Batching", "Client", "FrontDoorRules", "Link", "Order", "Preemption", "Rules", "Tier"]
 
 _MODES = ("continuous", "dynamic", "static")
 _STEPS = ("mixed", "decode_first", "prefill_first", "interleave")
 _ORDERS = ("engine", "fcfs", "priority", "deadline", "shortest_first", "fair")
+QUOTA_KNOBS = ("quota_tokens_per_s", "quota_burst_tokens", "quota_concurrent")
+"""What ``[front_door.quotas.TENANT]`` may set for a tenant."""
 _VICTIMS = ("engine", "last", "lowest_priority", "least_progress", "most_kv")
 
 
-def _one_of(table: str, name: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known and not (isinstance(value, str) and value.startswith("plugin:")):
-        raise ConfigError(f"{table}.{name} = {value!r}: expected one of {', '.join(known)}, or plugin:NAME")
+def _one_of(table: str, name: str, value: object, known: tuple[str, ...], *, plugin: bool = False) -> None:
+    if value in known or (plugin and isinstance(value, str) and value.startswith("plugin:") and value != "plugin:"):
+        return
+    own = ", or plugin:NAME" if plugin else ""
+    raise ConfigError(f"{table}.{name} = {value!r}: expected one of {', '.join(known)}{own}")
+
+
+def _check_types(table: str, rule: Any) -> None:
+    """Whole numbers where whole numbers belong, finite numbers, true or false."""
+    for each in fields(rule):
+        value, kind = getattr(rule, each.name), str(each.type)
+        if value is None and "None" in kind:
+            continue
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if kind.startswith("int") and (not number or not isinstance(value, int)):
+            raise ConfigError(f"{table}.{each.name} = {value!r}: expected a whole number")
+        if kind.startswith("float") and (not number or not math.isfinite(value)):
+            raise ConfigError(f"{table}.{each.name} = {value!r}: expected a number")
+        if kind == "bool" and not isinstance(value, bool):
+            raise ConfigError(f"{table}.{each.name} = {value!r}: expected true or false")
+        if kind == "str" and not isinstance(value, str):
+            raise ConfigError(f"{table}.{each.name} = {value!r}: expected text")
+
+
+def _share(table: str, name: str, value: float | None) -> None:
+    if value is not None and not 0 <= value <= 1:
+        raise ConfigError(f"{table}.{name} = {value!r}: expected a share, 0 to 1")
 
 
 def _at_least(table: str, name: str, value: float | None, low: float) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value >= low):
+    if value is not None and not value >= low:
         raise ConfigError(f"{table}.{name} = {value!r}: expected a number of at least {low:g}")
 
 
@@ -33,14 +60,15 @@ def _at_least(table: str, name: str, value: float | None, low: float) -> None:
 class Batching:
     """How batches form, how KV is laid out, and how prefill and decode share an iteration.
 
-    ``static`` collects ``size`` requests and runs them to the end; ``dynamic`` also closes a batch ``window_s`` after its first request
-    came. Both keep a finished sequence's place until the longest of its batch ends; ``answers``: a request is answered at its ``own`` end, or
-    when its ``batch`` ends. ``step``: ``mixed`` is vLLM (list order), ``decode_first`` gives decodes their tokens before any prefill chunk,
-    ``prefill_first`` decodes only in iterations without prefill, ``interleave`` takes ``interleave`` = ``"n:m"`` prefill and decode iterations in turn.
-    ``decode_reserve`` tokens of the budget are never given to prefill. A prefill chunk that does not end its prompt is a multiple of
-    ``chunk_align`` tokens. At most ``max_partial_prefills`` prompts are partly done at a time. ``output_reserve``: admission also counts
-    the output still expected of all admitted requests (``max_tokens``, or ``predicted``), cut at ``output_reserve_clip`` tokens and scaled
-    by ``output_reserve_ratio``.
+    ``static`` collects ``size`` requests and runs them to the end; ``dynamic`` also closes a batch ``window_s`` after its
+    first request came. Both keep a finished sequence's place until the longest of its batch ends; ``answers``: a request is
+    answered at its ``own`` end, or when its ``batch`` ends. ``step``: ``mixed`` is vLLM (list order), ``decode_first`` gives
+    decodes their tokens before any prefill chunk, ``prefill_first`` decodes only in iterations without prefill,
+    ``interleave`` takes ``interleave`` = ``"n:m"`` prefill and decode iterations in turn. ``decode_reserve`` tokens of the
+    budget are never given to prefill. A prefill chunk that does not end its prompt is a multiple of ``chunk_align`` tokens.
+    At most ``max_partial_prefills`` prompts are partly done at a time. ``output_reserve``: admission also counts the output
+    still expected of all admitted requests (``max_tokens``, or ``predicted``), cut at ``output_reserve_clip`` tokens and
+    scaled by ``output_reserve_ratio``. ``admit``: a plugin that may defer the head of the queue after the engine's own tests.
     """
 
     mode: Literal["continuous", "dynamic", "static"] = "continuous"
@@ -56,12 +84,15 @@ class Batching:
     output_reserve: Literal["none", "max_tokens", "predicted"] = "none"
     output_reserve_clip: int | None = None
     output_reserve_ratio: float = 1.0
+    admit: Literal["engine"] | str = "engine"
 
     def __post_init__(self) -> None:
+        _check_types("batching", self)
         _one_of("batching", "mode", self.mode, _MODES)
         _one_of("batching", "kv_allocation", self.kv_allocation, ("paged", "contiguous"))
         _one_of("batching", "answers", self.answers, ("own", "batch"))
         _one_of("batching", "step", self.step, _STEPS)
+        _one_of("batching", "admit", self.admit, ("engine",), plugin=True)
         _one_of("batching", "output_reserve", self.output_reserve, ("none", "max_tokens", "predicted"))
         for name in ("size", "chunk_align", "max_partial_prefills", "output_reserve_clip"):
             _at_least("batching", name, getattr(self, name), 1)
@@ -80,13 +111,16 @@ class Batching:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """Room kept for requests of ``priority`` or more urgent (smaller): nobody below takes the last ``seqs`` seats or ``blocks`` blocks."""
+    """Room kept for requests of ``priority`` or more urgent (smaller): nobody below takes the last ``seqs`` seats or
+    ``blocks`` blocks.
+    """
 
     priority: int
     seqs: int = 0
     blocks: int = 0
 
     def __post_init__(self) -> None:
+        _check_types("order.reserved", self)
         for name in ("seqs", "blocks"):
             _at_least("order.reserved", name, getattr(self, name), 0)
 
@@ -95,10 +129,12 @@ class Tier:
 class Order:
     """Who is looked at first. ``engine`` is ``scheduler.policy``.
 
-    ``deadline``: earliest first, requests without one as if due ``aging_s`` after arrival, last without aging. ``shortest_first`` by
-    ``size``: ``prompt``, ``output`` (true length), ``predicted`` (the trace's prediction) or ``total``. ``fair``: the tenant with
-    the smallest virtual counter of ``prompt_weight`` x prompt tokens + ``output_weight`` x output tokens. ``aging_s``: seconds of waiting
-    worth one priority level, or 1,000 tokens of size; no aging by default. ``reserved``: room per tier.
+    ``deadline``: earliest first, requests without one as if due ``aging_s`` after arrival, last without aging.
+    ``shortest_first`` by ``size``: ``prompt``, ``output`` (true length), ``predicted`` (the trace's prediction) or ``total``.
+    ``fair``: the tenant with the smallest virtual counter of ``prompt_weight`` x prompt tokens + ``output_weight`` x output
+    tokens. ``aging_s``: seconds of waiting worth one priority level, or 1,000 tokens of size; no aging by default.
+    ``larger_first``: the trace's priorities are the larger the more urgent (SGLang's way; vLLM's is the other); they, and the
+    tiers', are turned round as the trace is read. ``reserved``: room per tier.
     """
 
     by: Literal["engine", "fcfs", "priority", "deadline", "shortest_first", "fair"] | str = "engine"
@@ -106,10 +142,12 @@ class Order:
     aging_s: float | None = None
     prompt_weight: float = 1.0
     output_weight: float = 2.0
+    larger_first: bool = False
     reserved: tuple[Tier, ...] = ()
 
     def __post_init__(self) -> None:
-        _one_of("order", "by", self.by, _ORDERS)
+        _check_types("order", self)
+        _one_of("order", "by", self.by, _ORDERS, plugin=True)
         _one_of("order", "size", self.size, ("prompt", "output", "predicted", "total"))
         if self.aging_s is not None and not self.aging_s > 0:
             raise ConfigError(f"order.aging_s = {self.aging_s!r}: expected seconds above 0")
@@ -121,10 +159,10 @@ class Order:
 class Preemption:
     """What happens to a victim, and who it is.
 
-    ``recompute`` drops its KV. ``swap`` moves it to a host pool of ``host_blocks`` over ``[link]`` (recompute when the pool is full).
-    ``pause`` keeps its KV and gives up the seat; it makes sense where seats bind, and paused ones are evicted first when blocks run short.
-    ``victim``: ``engine`` is ``last`` under fcfs and ``lowest_priority`` under priority, as vLLM. ``to_admit``: a strictly more urgent
-    waiting request may preempt a running one.
+    ``recompute`` drops its KV. ``swap`` moves it to a host pool of ``host_blocks`` over ``[link]`` (recompute when the pool
+    is full). ``pause`` keeps its KV and gives up the seat; it makes sense where seats bind, and paused ones are evicted first
+    when blocks run short. ``victim``: ``engine`` is ``last`` under fcfs and ``lowest_priority`` under priority, as vLLM.
+    ``to_admit``: a strictly more urgent waiting request may preempt a running one.
     """
 
     mode: Literal["recompute", "swap", "pause"] = "recompute"
@@ -133,19 +171,23 @@ class Preemption:
     host_blocks: int = 0
 
     def __post_init__(self) -> None:
+        _check_types("preemption", self)
         _one_of("preemption", "mode", self.mode, ("recompute", "swap", "pause"))
-        _one_of("preemption", "victim", self.victim, _VICTIMS)
+        _one_of("preemption", "victim", self.victim, _VICTIMS, plugin=True)
         _at_least("preemption", "host_blocks", self.host_blocks, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """The way between device and host: ``gb_per_s`` (1e9 bytes) and ``latency_s`` per transfer. Transfers queue, in each direction."""
+    """The way between device and host: ``gb_per_s`` (1e9 bytes) and ``latency_s`` per transfer. Transfers queue, in each
+    direction.
+    """
 
     gb_per_s: float = 25.0
     latency_s: float = 0.0001
 
     def __post_init__(self) -> None:
+        _check_types("link", self)
         if not self.gb_per_s > 0:
             raise ConfigError(f"link.gb_per_s = {self.gb_per_s!r}: expected a bandwidth above 0")
         _at_least("link", "latency_s", self.latency_s, 0)
@@ -155,12 +197,14 @@ class Link:
 class FrontDoorRules:
     """What is decided before a request reaches an engine. Everything is off by default.
 
-    ``max_queued_reqs``/``max_queued_tokens``: reject beyond (503 in life). ``quota_tokens_per_s`` with ``quota_burst_tokens``, and
-    ``quota_concurrent``: per tenant, ``quotas`` overrides them by tenant name. ``max_prompt_tokens``, ``max_expected_tokens``: reject longer ones.
-    ``degrade_above_kv``/``degrade_above_queue``: cut the output to ``degrade_to_tokens`` when the KV share in use, or the requests waiting, exceed it.
-    ``reject_above_kv``: reject when the KV share in use exceeds it. ``reject_hopeless``: reject when the TTFT SLO cannot be met any more
-    by the profile's estimate. ``expected``: what stands for the output length: ``max_tokens``, ``predicted``, or ``quantile`` (the
-    ``expected_quantile`` of those finished so far). ``queue_timeout_s``: give up on requests not admitted by then; ``timeout_s``: not ended by then.
+    ``max_queued_reqs``/``max_queued_tokens``: reject beyond (503 in life). ``quota_tokens_per_s`` with
+    ``quota_burst_tokens``, and ``quota_concurrent``: per tenant, ``quotas`` overrides them by tenant name.
+    ``max_prompt_tokens``, ``max_expected_tokens``: reject longer ones. ``degrade_above_kv``/``degrade_above_queue``: cut the
+    output to ``degrade_to_tokens`` when the KV share in use, or the requests waiting, exceed it. ``reject_above_kv``: reject
+    when the KV share in use exceeds it. ``reject_hopeless``: reject when the TTFT SLO cannot be met any more by the profile's
+    estimate. ``expected``: what stands for the output length: ``max_tokens``, ``predicted``, or ``quantile`` (the
+    ``expected_quantile`` of those finished so far). ``queue_timeout_s``: give up on requests not admitted by then;
+    ``timeout_s``: not ended by then.
     """
 
     max_queued_reqs: int | None = None
@@ -182,22 +226,40 @@ class FrontDoorRules:
     timeout_s: float | None = None
 
     def __post_init__(self) -> None:
+        _check_types("front_door", self)
         _one_of("front_door", "expected", self.expected, ("max_tokens", "predicted", "quantile"))
         for each in fields(self):
             value = getattr(self, each.name)
             if each.name not in ("quotas", "expected", "reject_hopeless"):
                 _at_least("front_door", each.name, value, 0)
+        _at_least("front_door", "degrade_to_tokens", self.degrade_to_tokens, 1)
+        for name in ("degrade_above_kv", "reject_above_kv", "expected_quantile"):
+            _share("front_door", name, getattr(self, name))
+        for tenant, own in self.quotas.items():
+            _check_quota(tenant, own)
+
+
+def _check_quota(tenant: str, own: dict[str, Any]) -> None:
+    table = f"front_door.quotas.{tenant}"
+    for name, value in own.items():
+        if name not in QUOTA_KNOBS:
+            raise ConfigError(f"{table}.{name}: unknown knob; expected {', '.join(QUOTA_KNOBS)}")
+        if value is not None and (not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value)):
+            raise ConfigError(f"{table}.{name} = {value!r}: expected a number")
+        _at_least(table, name, value, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """``max_in_flight``: the client holds requests back beyond so many. ``arrival``: the clock of a held request starts when it was
-    ``meant`` to be sent, or when its ``slot`` frees."""
+    """``max_in_flight``: the client holds requests back beyond so many. ``arrival``: the clock of a held request starts when
+    it was ``meant`` to be sent, or when its ``slot`` frees.
+    """
 
     max_in_flight: int | None = None
     arrival: Literal["meant", "slot"] = "meant"
 
     def __post_init__(self) -> None:
+        _check_types("client", self)
         _at_least("client", "max_in_flight", self.max_in_flight, 1)
         _one_of("client", "arrival", self.arrival, ("meant", "slot"))
 
