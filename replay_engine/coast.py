@@ -52,7 +52,7 @@ class Coaster:
 
     def ready(self) -> bool:
         """Whether the next iterations may be a stretch: members of the decode set run, and nothing else wants anything."""
-        return bool(self._decodes.count) and not self._loose and not self._waiting and not self._pool.filling
+        return bool(self._decodes.count) and not self._loose and not self._waiting and not self._pool.filling and not self._state.loading
 
     def run(self, made: int, start: int, due: int, cancel: int, owed: list[Sequence]) -> bool:
         """Replay iterations whose plan is made before ``due`` and that start before ``cancel``, when someone leaves; the first is made at

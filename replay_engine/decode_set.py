@@ -7,6 +7,7 @@ calendar of block growth; the iteration of a member's last token is known when i
 
 from __future__ import annotations
 
+from replay_engine.shares import FairShares
 from replay_engine.types import SeqState, Sequence
 
 __all__ = ["DecodeSet"]
@@ -17,10 +18,11 @@ _DECODE = int(SeqState.DECODE)
 class DecodeSet:
     """Members, their sums, and the two calendars. ``count`` sequences hold ``kv`` computed tokens in all."""
 
-    __slots__ = ("buckets", "calendar", "count", "kv", "newest", "size")
+    __slots__ = ("buckets", "calendar", "count", "kv", "newest", "shares", "size")
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, shares: FairShares | None = None) -> None:
         self.size = block_size
+        self.shares = shares
         self.count = 0
         self.kv = 0
         self.newest = -1
@@ -44,14 +46,19 @@ class DecodeSet:
             self.calendar[end] = [seq]
         else:
             leaving.append(seq)
+        if self.shares is not None:
+            self.shares.joined(seq, iteration)
 
-    def leave(self, seq: Sequence, comp: int) -> None:
-        """``seq`` leaves with ``comp`` computed tokens; a stale calendar entry is recognised by ``leaves_at``."""
+    def leave(self, seq: Sequence, comp: int, served: int) -> None:
+        """``seq`` leaves with ``comp`` computed tokens, ``served`` being its last iteration; a stale calendar entry is recognised by
+        ``leaves_at``."""
         self.count -= 1
         self.kv -= comp
         del self.buckets[(seq.origin + 1) % self.size][seq.ticket]
         seq.leaves_at = -1
         seq.comp = comp
+        if self.shares is not None:
+            self.shares.left(seq, served)
 
     def retire(self, iteration: int) -> list[Sequence]:
         """Members whose last token is computed in ``iteration``, removed, in ticket order."""
@@ -60,7 +67,7 @@ class DecodeSet:
             return []
         gone = [seq for seq in due if seq.leaves_at == iteration]
         for seq in gone:
-            self.leave(seq, seq.total)
+            self.leave(seq, seq.total, iteration)
         if len(gone) > 1:
             gone.sort(key=_ticket)
         return gone

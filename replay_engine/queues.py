@@ -1,15 +1,23 @@
-"""The waiting queue: first come first served, or by priority. Both hold sequences in state WAIT only."""
+"""The waiting queue in every order: first come first served, by a static key, or fair between tenants.
+
+Aging is linear in waiting time, so that it moves into the key: ``priority + arrival / aging`` orders two requests at any moment as their
+aged priorities would. Nothing is ever re-sorted.
+"""
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
-from replay_engine.types import Sequence
+from replay_engine.rules import Order
+from replay_engine.shares import FairShares
+from replay_engine.types import Request, Sequence
 
-__all__ = ["FcfsQueue", "PriorityQueue", "WaitingQueue"]
+__all__ = ["FairQueue", "FcfsQueue", "KeyedQueue", "WaitingQueue", "order_key"]
+
+_NS = 1e9
 
 
 class WaitingQueue(Protocol):
@@ -59,13 +67,17 @@ class FcfsQueue:
         return iter(self._queue)
 
 
-class PriorityQueue:
-    """A heap by ``(priority, arrival, request id as text)``, small first. Removal is lazy."""
+Key = Callable[[Request], Any]
 
-    __slots__ = ("_gone", "_heap", "_length")
 
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, float, str, int, Sequence]] = []
+class KeyedQueue:
+    """A heap by ``(key, arrival, request id as text)``, small first. Removal is lazy."""
+
+    __slots__ = ("_gone", "_heap", "_key", "_length")
+
+    def __init__(self, key: Key) -> None:
+        self._key = key
+        self._heap: list[tuple[Any, float, str, int, Sequence]] = []
         self._gone: set[int] = set()
         self._length = 0
 
@@ -73,8 +85,12 @@ class PriorityQueue:
         return self._length
 
     def push(self, seq: Sequence) -> None:
-        self._gone.discard(seq.index)
-        heapq.heappush(self._heap, (seq.priority, seq.arrival_order, seq.request_id, seq.index, seq))
+        entry = (self._key(seq.request), seq.arrival_order, seq.request_id, seq.index, seq)
+        if seq.index in self._gone:  # its removed entry is still in the heap and would count again
+            self._gone.discard(seq.index)
+            self._heap = [old for old in self._heap if old[3] != seq.index]
+            heapq.heapify(self._heap)
+        heapq.heappush(self._heap, entry)
         self._length += 1
 
     push_preempted = push
@@ -96,3 +112,95 @@ class PriorityQueue:
 
     def in_order(self) -> Iterator[Sequence]:
         return (entry[4] for entry in sorted(self._heap, key=lambda e: e[:4]) if entry[3] not in self._gone)
+
+
+class FairQueue:
+    """First come first served within a tenant; the tenant with the smallest virtual counter first (VTC, Sheng et al., OSDI 2024).
+
+    With aging a waiting head's counter is lowered by 1,000 tokens for every ``aging_s`` it waits. Costs O(tenants with requests) a look.
+    """
+
+    __slots__ = ("_aging_ns", "_length", "_queues", "shares")
+
+    def __init__(self, shares: FairShares, aging_s: float | None) -> None:
+        self.shares = shares
+        self._queues: dict[int, deque[Sequence]] = {}
+        self._length = 0
+        self._aging_ns = None if aging_s is None else aging_s * _NS
+
+    def __len__(self) -> int:
+        return self._length
+
+    def push(self, seq: Sequence) -> None:
+        self._queue_of(seq).append(seq)
+
+    def push_preempted(self, seq: Sequence) -> None:
+        self._queue_of(seq).appendleft(seq)
+
+    def _queue_of(self, seq: Sequence) -> deque[Sequence]:
+        tenant = seq.request.tenant
+        queue = self._queues.get(tenant)
+        if queue is None:
+            self.shares.comes(tenant, self._queues)
+            queue = self._queues[tenant] = deque()
+        self._length += 1
+        return queue
+
+    def _first(self) -> int:
+        return min(self._queues, key=self._counter)
+
+    def _counter(self, tenant: int) -> tuple[float, float, int]:
+        head = self._queues[tenant][0]
+        counter = self.shares.counter(tenant)
+        if self._aging_ns is not None:
+            counter -= 1000.0 * (self.shares.now_ns - head.request.arrival_ns) / self._aging_ns
+        return counter, head.arrival_order, tenant
+
+    def head(self) -> Sequence:
+        return self._queues[self._first()][0]
+
+    def pop(self) -> Sequence:
+        tenant = self._first()
+        seq = self._queues[tenant].popleft()
+        self._left(tenant)
+        return seq
+
+    def remove(self, seq: Sequence) -> None:
+        tenant = seq.request.tenant
+        self._queues[tenant].remove(seq)
+        self._left(tenant)
+
+    def _left(self, tenant: int) -> None:
+        self._length -= 1
+        if not self._queues[tenant]:
+            del self._queues[tenant]
+            self.shares.goes(tenant)
+
+    def in_order(self) -> Iterator[Sequence]:
+        """By the counters as they stand: service to come changes them."""
+        for tenant in sorted(self._queues, key=self._counter):
+            yield from self._queues[tenant]
+
+
+def order_key(order: Order, by: str) -> Key:
+    """The static key of ``by``: smaller is looked at first."""
+    per_ns = 0.0 if order.aging_s is None else 1.0 / (order.aging_s * _NS)
+    if by == "priority":
+        return lambda request: request.priority + per_ns * request.arrival_ns if per_ns else request.priority
+    if by == "deadline":
+        patience = float("inf") if order.aging_s is None else order.aging_s * _NS
+        return lambda request: min(_or(request.deadline_ns, float("inf")), request.arrival_ns + patience)
+    size = _SIZES[order.size]
+    return lambda request: size(request) / 1000.0 + per_ns * request.arrival_ns
+
+
+def _or(value: int | None, unknown: float) -> float:
+    return unknown if value is None else value
+
+
+_SIZES: dict[str, Callable[[Request], float]] = {
+    "prompt": lambda r: r.prompt_tokens,
+    "output": lambda r: r.output_tokens,
+    "predicted": lambda r: _or(r.predicted_tokens, float("inf")),
+    "total": lambda r: r.prompt_tokens + r.output_tokens,
+}

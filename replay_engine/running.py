@@ -1,8 +1,9 @@
 """The running loop's fast pass: explicit sequences one by one, the decode set by its sums.
 
-It is left for the literal walk exactly when it could not prove the walk's outcome: decodes exceed the budget, an explicit sequence wants
-more than what is left while a decode may stand behind it, or growth plus prefill blocks exceed the free ones. Nothing is freed in the
-running loop except by preemption and grants do not depend on blocks, so otherwise nobody is preempted and no decode starves.
+It is left for the literal walk exactly when it could not prove the walk's outcome: an explicit sequence wants more than what is left while a
+decode may stand behind it, or growth plus prefill blocks exceed the free ones. Nothing is freed in the running loop except by preemption
+and grants do not depend on blocks, so otherwise nobody is preempted and no decode starves. (Decodes alone never exceed the budget:
+every member got a token in the iteration before.)
 """
 
 from __future__ import annotations
@@ -22,44 +23,57 @@ def running_pass(state: State, plan: BatchPlan, due: dict[int, Sequence]) -> tup
 
     Returns the budget left for admission (-1 when a preemption closes it) and the explicit grants in running order.
     """
-    decodes, pool, size = state.decodes, state.pool, state.size
-    spare = state.budget - decodes.count
-    if spare < 0 or len(due) > pool.free:
+    decodes, pool = state.decodes, state.pool
+    found = _grants(state, plan) if len(due) <= pool.free else None
+    if found is None:
         return walk(state, plan)
-    cap = state.cap()
-    need = len(due)
+    spare, taken = found
+    need = len(due) + sum(blocks for _, _, blocks in taken)
+    if need > pool.free:
+        plan.starved = ()
+        return walk(state, plan)
+    it = state.it
+    pool.advance(due, decodes.buckets[(it + state.fill_offset) % state.size], it, taken)
+    return spare, [(seq, tokens) for seq, tokens, _ in taken]
+
+
+def _grants(state: State, plan: BatchPlan) -> tuple[int, list[Grant]] | None:
+    """What is left of the budget, and each explicit sequence's share of it with the blocks it takes; ``None``: walk."""
+    decodes, size, cap = state.decodes, state.size, state.cap()
+    spare = state.budget - decodes.count
+    kept = state.reserve_decode - decodes.count
     taken: list[Grant] = []
     passed: list[Sequence] = []
-    for ticket, seq in _in_order(state.loose):
-        tokens = seq.nt - seq.comp
+    for ticket, seq in _in_order(state.loose, state.decode_first):
+        left = tokens = seq.nt - seq.comp
         if 0 < cap < tokens:
             tokens = cap
         if state.hold and seq.chunk:
             passed.append(seq)
             continue
-        if tokens > spare:
-            if ticket < decodes.newest:
-                return walk(state, plan)
-            tokens = spare
-            if not tokens:
-                passed.append(seq)
-                continue
-        blocks = -(-(seq.comp + tokens) // size) - seq.nblocks
-        if blocks < 0:
-            blocks = 0
-        need += blocks
+        room = spare - kept if kept > 0 and seq.chunk else spare
+        if tokens > room:
+            if ticket < decodes.newest and not state.decode_first:
+                return None
+            tokens = max(room, 0)
+        if seq.chunk and tokens < left:
+            tokens -= tokens % state.align
+        if not tokens:
+            passed.append(seq)
+            continue
+        blocks = max(-(-(seq.comp + tokens) // size) - seq.nblocks, 0)
         taken.append((seq, tokens, blocks))
         spare -= tokens
-    if need > pool.free:
-        return walk(state, plan)
-    it = state.it
-    pool.advance(due, decodes.buckets[(it + state.fill_offset) % size], it, taken)
     if passed:
         plan.starved = passed
         if state.hold:
             plan.starved_by = _INTERVAL
-    return spare, [(seq, tokens) for seq, tokens, _ in taken]
+    return spare, taken
 
 
-def _in_order(loose: dict[int, Sequence]) -> list[tuple[int, Sequence]]:
-    return sorted(loose.items()) if len(loose) > 1 else list(loose.items())
+def _in_order(loose: dict[int, Sequence], decode_first: bool) -> list[tuple[int, Sequence]]:
+    if len(loose) < 2:
+        return list(loose.items())
+    if decode_first:
+        return sorted(loose.items(), key=lambda entry: (entry[1].chunk, entry[0]))
+    return sorted(loose.items())

@@ -11,26 +11,38 @@ from collections.abc import Sequence as SequenceOf
 from typing import Literal
 
 from replay_engine.admission import admit_waiting
-from replay_engine.config import SchedulerConfig
+from replay_engine.config import ConfigError, SchedulerConfig
+from replay_engine.kv_contiguous import ContiguousPool
 from replay_engine.kv_counted import BlockPool, CountedPool
 from replay_engine.kv_identified import IdentifiedPool
 from replay_engine.kv_traced import TracedPool
+from replay_engine.phases import phased_pass
+from replay_engine.preempting import leave_batch, make_room
+from replay_engine.rules import Rules
 from replay_engine.running import running_pass
 from replay_engine.state import State
+from replay_engine.swap import HostPool
 from replay_engine.types import BatchPlan, PrefillEntry, Refusal, Request, SeqState, Sequence
 
-__all__ = ["PoolKind", "Scheduler", "make_pool"]
+__all__ = ["NO_WAKE", "PoolKind", "Scheduler", "make_pool"]
 
 PoolKind = Literal["auto", "counted", "identified", "traced"]
-_WAIT, _LOOSE, _DECODE, _DRAIN, _GONE = (int(s) for s in SeqState)
+_WAIT, _LOOSE, _DECODE, _DRAIN, _GONE, _PAUSED, _SWAPPED, _LOADING = (int(s) for s in SeqState)
 _AFTER_PREEMPTION = int(Refusal.after_preemption)
+NO_WAKE = 1 << 62
+"""No time at which waiting alone changes anything, ns."""
+_DEFAULT = Rules()
 
 
-def make_pool(config: SchedulerConfig, kind: PoolKind = "auto") -> BlockPool:
+def make_pool(config: SchedulerConfig, kind: PoolKind = "auto", rules: Rules = _DEFAULT) -> BlockPool:
     """The KV pool for ``config``. Without caching blocks are counted, unless real ids are asked for; ``auto`` traces with caching, and
     identifies blocks where only that is exact (before 0.24 free blocks were one list)."""
     caching = config.enable_prefix_caching
     split = config.engine_version != "0.20.0"
+    if rules.batching.kv_allocation == "contiguous":
+        if caching:
+            raise ConfigError("batching.kv_allocation = contiguous: blocks are not shared; expected enable_prefix_caching = false")
+        return ContiguousPool(config.usable_blocks)
     if kind == "auto":
         kind = "traced" if split else "identified"
     lag = int(config.async_scheduling)
@@ -42,15 +54,21 @@ def make_pool(config: SchedulerConfig, kind: PoolKind = "auto") -> BlockPool:
 
 
 class Scheduler:
-    """One engine's scheduler. Counters of decoding sequences are implied: read them with ``computed``."""
+    """One engine's scheduler. Counters of decoding sequences are implied: read them with ``computed``.
 
-    __slots__ = ("_buckets", "_decodes", "_fill", "_loose", "_pool", "_size", "_waiting", "config", "state")
+    ``rules`` go beyond vLLM's knobs; the defaults are vLLM. ``block_bytes`` is a KV block's size, for swapping.
+    """
 
-    def __init__(self, config: SchedulerConfig, pool: BlockPool | None = None) -> None:
+    __slots__ = ("_decodes", "_fill", "_loose", "_pool", "_size", "_waiting", "config", "rules", "state")
+
+    def __init__(
+        self, config: SchedulerConfig, pool: BlockPool | None = None, rules: Rules = _DEFAULT, *, block_bytes: int = 1 << 21
+    ) -> None:
         self.config = config
-        state = self.state = State(config, make_pool(config) if pool is None else pool)
+        self.rules = rules
+        host = HostPool(rules.preemption.host_blocks if rules.preemption.mode == "swap" else 0, rules.link, block_bytes)
+        state = self.state = State(config, make_pool(config, "auto", rules) if pool is None else pool, rules, host)
         self._decodes = state.decodes
-        self._buckets = state.decodes.buckets
         self._pool = state.pool
         self._loose = state.loose
         self._waiting = state.waiting
@@ -62,9 +80,25 @@ class Scheduler:
         limit = min(request.output_tokens, self.config.max_model_len - request.prompt_tokens)
         assert limit > 0
         seq = Sequence(request, limit)
+        if self.state.contiguous or self.rules.batching.output_reserve != "none":
+            seq.reserved_tokens = self._reserved(request, limit)
         self._pool.bind(seq, keys)
         self._waiting.push(seq)
         return seq
+
+    def _reserved(self, request: Request, limit: int) -> int:
+        """Output tokens for which room is kept: all that may come in one piece, or what admission expects."""
+        batching = self.rules.batching
+        most = self.config.max_model_len - request.prompt_tokens
+        known = request.max_tokens if request.max_tokens is not None else most
+        if self.state.contiguous:
+            return max(min(known, most), limit)
+        if batching.output_reserve == "predicted" and request.predicted_tokens is not None:
+            known = request.predicted_tokens
+        known = min(known, most)
+        if batching.output_reserve_clip is not None:
+            known = min(known, batching.output_reserve_clip)
+        return round(known * batching.output_reserve_ratio)
 
     def has_requests(self) -> bool:
         """Whether anything waits or runs."""
@@ -74,23 +108,38 @@ class Scheduler:
         """Computed tokens of ``seq`` after the last ``schedule``."""
         return self.state.computed(seq)
 
+    def wake_ns(self) -> int:
+        """Engine time at which an empty plan may stop being one although nothing arrives: a batch window closes, a copy is done."""
+        state = self.state
+        wake = min((seq.ready_ns for seq in state.loading), default=NO_WAKE)
+        if state.gate is not None and not state.running and state.waiting:
+            wake = min(wake, max(state.gate.open_ns(len(state.waiting), state.waiting.head().request.arrival_ns), state.now))
+        return wake
+
+    def drained(self) -> None:
+        """No more requests will be added."""
+        if self.state.gate is not None:
+            self.state.gate.drained = True
+
     def schedule(self, now: int = 0) -> BatchPlan:
-        """Decide one iteration. The plan's ``joined``/``left`` are handed over once."""
+        """Decide one iteration at engine time ``now`` (ns). The plan's ``joined``/``left`` are handed over once."""
         state, decodes = self.state, self._decodes
         it = state.it = state.it + 1
+        state.now = now
         plan = BatchPlan()
         plan.iteration = it
         if state.interval > 1:
             self._set_hold()
-        due = self._buckets[it % self._size]
-        spare = state.budget - decodes.count
+        if state.rules is not _DEFAULT:
+            self._begin(plan)
         grants: list[tuple[Sequence, int]] | None = None
         carries = False
-        if self._loose or spare < 0 or len(due) > self._pool.free:
-            spare, grants = running_pass(state, plan, due)
-            carries = state.interval > 1 and (state.carried or any(seq.chunk for seq, _ in grants))
-        elif due or self._fill:
-            self._pool.advance(due, self._buckets[(it + self._fill) % self._size], it, ())
+        phased = phased_pass(state, plan) if state.turns is not None else None
+        spare = 0
+        if phased is not None:
+            grants, carries = phased
+        else:
+            spare, grants, carries = self._run(plan)
         if state.joined:
             plan.joined, state.joined = state.joined, []
         if state.left:
@@ -98,27 +147,74 @@ class Scheduler:
         plan.decode_seqs = decodes.count
         decodes.kv += decodes.count
         plan.decode_kv = decodes.kv
-        if self._waiting:
-            if spare >= 0:
-                grants = [] if grants is None else grants
-                carries = admit_waiting(state, plan, spare, grants) or carries
-            else:
-                plan.refused_by, plan.refused = _AFTER_PREEMPTION, self._waiting.head()
+        if self._waiting and phased is None:
+            carries = self._admit(plan, spare, grants) or carries
         if it in decodes.calendar:
             self._retire(plan)
         if grants:
             self._advance(plan, grants)
         if state.interval > 1:
             self._count_cadence(plan, carries)
+        self._note_levels(plan)
+        return plan
+
+    def _note_levels(self, plan: BatchPlan) -> None:
+        state, pool = self.state, self._pool
         plan.running = len(state.running)
         plan.waiting = len(self._waiting)
-        pool = self._pool
         plan.kv_free = pool.free
         plan.kv_blank = pool.blank
         if pool.evicted != state.evicted:
             plan.evicted = pool.evicted - state.evicted
             state.evicted = pool.evicted
-        return plan
+
+    def _begin(self, plan: BatchPlan) -> None:
+        """What the rules beyond vLLM do before anybody is served."""
+        state = self.state
+        if state.turns is not None:
+            state.hold = False
+        if state.shares is not None:
+            state.shares.tick, state.shares.now_ns = state.it - 1, state.now
+        if state.loading:
+            self._load(state.now)
+        if state.rules.preemption.to_admit and self._waiting:
+            make_room(state, plan)
+
+    def _load(self, now: int) -> None:
+        """Copies that are done: their sequences go on where they were."""
+        state = self.state
+        for seq in state.loading:
+            if seq.ready_ns <= now and seq.state == _LOADING:
+                seq.state = _LOOSE
+                state.loose[seq.ticket] = seq
+        state.loading = [seq for seq in state.loading if seq.state == _LOADING]
+
+    def _run(self, plan: BatchPlan) -> tuple[int, list[tuple[Sequence, int]], bool]:
+        """The running list's share: budget left, explicit grants, whether it carries prefill."""
+        state = self.state
+        due = state.growth()
+        if self._loose or len(due) > self._pool.free:
+            spare, grants = running_pass(state, plan, due)
+            carries = state.interval > 1 and (state.carried or any(seq.chunk for seq, _ in grants))
+            return spare, grants, carries
+        if due or self._fill:
+            self._pool.advance(due, self._decodes.buckets[(state.it + self._fill) % self._size], state.it, ())
+        return state.budget - self._decodes.count, [], False
+
+    def _admit(self, plan: BatchPlan, spare: int, grants: list[tuple[Sequence, int]]) -> bool:
+        if spare < 0:
+            plan.refused_by, plan.refused = _AFTER_PREEMPTION, self._waiting.head()
+            return False
+        state = self.state
+        if state.shares is not None:
+            state.shares.tick = state.it
+        before = len(grants)
+        carries = admit_waiting(state, plan, spare, grants)
+        if state.gate is not None:
+            if state.gate.to_admit and len(grants) == before and state.running:
+                state.gate.to_admit = 0  # the rest of the batch does not fit: it is what it is
+            plan.scheduling = self.rules.batching.mode != "static" or len(grants) > before
+        return carries
 
     def _retire(self, plan: BatchPlan) -> None:
         """Members whose last token this iteration computes leave the set; they hold seat and blocks until ``update``."""
@@ -159,6 +255,8 @@ class Scheduler:
                 seq.recomputed_tokens += again
             if comp == seq.nt:
                 sampled.append(seq)
+                if self.state.shares is not None:
+                    self.state.shares.token(seq)
                 self._settle(seq, plan.iteration, ending)
             else:
                 seq.chunk = True
@@ -191,20 +289,37 @@ class Scheduler:
         ended = []
         for seq in finishing:
             if seq.state == _DRAIN:
+                ended.append(seq)
+                if state.gate is not None:
+                    state.gate.holding.append(seq)
+                    continue
                 total = seq.total
                 if state.lag:
                     self._pool.commit(seq, total)
-                del state.running[seq.ticket]
+                state.unseat(seq)
                 self._pool.release(seq, -(-total // self._size), total // self._size, resumes=False)
             elif seq.state == _WAIT:
-                self._waiting.remove(seq)
-                if state.memo_head is seq:
-                    state.memo_head = None
+                self._forget_waiting(seq)
+                ended.append(seq)
             else:
                 continue
             seq.state = _GONE
-            ended.append(seq)
+        if state.gate is not None and state.gate.holding and len(state.gate.holding) == len(state.running):
+            for seq in state.gate.take():
+                leave_batch(state, seq)
         return ended
+
+    def _forget_waiting(self, seq: Sequence) -> None:
+        """``seq`` leaves the waiting queue and whatever it kept."""
+        state = self.state
+        self._waiting.remove(seq)
+        if state.memo_head is seq:
+            state.memo_head = None
+        if seq.state == _PAUSED:
+            del state.paused[seq.index]
+            self._pool.release(seq, seq.nblocks, seq.nreg, resumes=False)
+        elif seq.state == _SWAPPED:
+            state.host.drop(seq.nblocks)
 
     def register_late(self) -> None:
         """Register the last full block of asynchronous decodes that starved while its last token was in flight."""
@@ -217,24 +332,24 @@ class Scheduler:
     def abort(self, seq: Sequence) -> bool:
         """The client is gone: free the blocks at once, between iterations. False if it had already ended."""
         state = self.state
-        if seq.state == _GONE:
+        if seq.state == _GONE or (state.gate is not None and seq in state.gate.holding):
             return False
-        if seq.state == _WAIT:
-            self._waiting.remove(seq)
-            if state.memo_head is seq:
-                state.memo_head = None
+        if seq.state in (_WAIT, _PAUSED, _SWAPPED):
+            self._forget_waiting(seq)
         else:
             comp = self.computed(seq)
             held, registered = seq.nblocks, seq.nreg
             if seq.state == _LOOSE:
                 del state.loose[seq.ticket]
+            elif seq.state == _LOADING:
+                state.loading.remove(seq)
             else:
-                held, registered = -(-comp // self._size), state.registered(seq, comp)
+                held, registered = state.held(seq, comp), state.registered(seq, comp)
                 if seq.state == _DECODE:
-                    self._decodes.leave(seq, comp)
+                    self._decodes.leave(seq, comp, state.it)
                     self._pool.left(seq)
                     state.left.append(seq)
-            del state.running[seq.ticket]
+            state.unseat(seq)
             self._pool.release(seq, held, registered, resumes=False)
         seq.state = _GONE
         return True

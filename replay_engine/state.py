@@ -1,17 +1,23 @@
-"""What the scheduler's three passes share: the knobs as numbers, the running list, the decode set, the pool, the queue."""
+"""What the scheduler's passes share: the knobs as numbers, the running list, the decode set, the pool, the queue."""
 
 from __future__ import annotations
 
+from replay_engine.batches import BatchGate
 from replay_engine.config import SchedulerConfig
 from replay_engine.decode_set import DecodeSet
+from replay_engine.kv_contiguous import ContiguousPool
 from replay_engine.kv_counted import BlockPool
-from replay_engine.queues import FcfsQueue, PriorityQueue, WaitingQueue
+from replay_engine.plugins import Admit, Victim, load_plugin, plugin_name
+from replay_engine.queues import FairQueue, FcfsQueue, KeyedQueue, WaitingQueue, order_key
+from replay_engine.rules import Rules
+from replay_engine.shares import FairShares
+from replay_engine.swap import HostPool
 from replay_engine.types import SeqState, Sequence
 
 __all__ = ["State"]
 
 _DECODE = int(SeqState.DECODE)
-_DRAIN = int(SeqState.DRAIN)
+_NO_BLOCKS: dict[int, Sequence] = {}
 
 
 class State:
@@ -22,12 +28,50 @@ class State:
     """
 
     __slots__ = (
-        "adaptive", "budget", "carried", "chunked", "continue_self", "decodes", "evicted", "executed", "fill_offset", "full_isl", "hold", "interval",
-        "it", "joined", "lag", "last_prefill", "late", "left", "lone_exempt", "loose", "memo_changes", "memo_head", "memo_lack",
-        "next_ticket", "pool", "priority", "reserve", "running", "seats", "size", "suspended", "threshold", "waiting",
+        "adaptive", "admit", "align", "budget", "carried", "chunked", "continue_self", "contiguous", "decode_first", "decodes", "evicted",
+        "executed", "expected", "fill_offset", "full_isl", "gate", "hold", "host", "interval", "it", "joined", "lag", "last_prefill", "late",
+        "left", "levels", "loading", "lone_exempt", "loose", "memo_changes", "memo_head", "memo_lack", "next_ticket", "now", "partial",
+        "paused", "pool", "priority", "reserve", "reserve_decode", "rules", "running", "seats", "shares", "size", "suspended",
+        "threshold", "turn", "turns", "usable", "victim", "waiting",
     )  # fmt: skip
 
-    def __init__(self, config: SchedulerConfig, pool: BlockPool) -> None:
+    def __init__(self, config: SchedulerConfig, pool: BlockPool, rules: Rules, host: HostPool) -> None:
+        self._set_knobs(config)
+        self._set_rules(config, rules)
+        self.pool = pool
+        self.host = host
+        self.contiguous = isinstance(pool, ContiguousPool)
+        self.usable = config.usable_blocks
+        self.decodes = DecodeSet(config.block_size, self.shares)
+        self.running: dict[int, Sequence] = {}
+        self.loose: dict[int, Sequence] = {}
+        self.it = -1
+        self.now = 0
+        self.next_ticket = 0
+        self.joined: list[Sequence] = []
+        self.left: list[Sequence] = []
+        self.late: list[Sequence] = []
+        """Starved asynchronous decodes whose last full block is registered when their token lands."""
+        self.paused: dict[int, Sequence] = {}
+        """Waiting sequences that keep their KV, by request, in the order in which they were paused."""
+        self.loading: list[Sequence] = []
+        self.expected = 0
+        """Prompt and expected output tokens of everything admitted (``batching.output_reserve``)."""
+        self.levels: dict[int, int] = {}
+        """Running sequences by priority, kept where a more urgent arrival may preempt."""
+        self.hold = False
+        self.turn = 0
+        self.evicted = 0
+        self.executed = 0
+        self.last_prefill = -self.interval
+        self.suspended = False
+        self.carried = False
+        """Whether the walk gave a prefill chunk, even if a preemption took it back: the cadence counts it."""
+        self.memo_head: Sequence | None = None
+        self.memo_lack = 0
+        self.memo_changes = 0
+
+    def _set_knobs(self, config: SchedulerConfig) -> None:
         new = config.engine_version == "0.33.0"
         self.budget = config.token_budget
         self.seats = config.seat_limit
@@ -38,36 +82,50 @@ class State:
         self.full_isl = config.scheduler_reserve_full_isl
         self.chunked = config.enable_chunked_prefill
         self.interval = config.prefill_schedule_interval
-        self.priority = config.policy == "priority"
         self.lone_exempt = new
-        self.continue_self = new and self.priority
+        self.continue_self = new and config.policy == "priority"
         self.lag = 1 if config.async_scheduling else 0
         self.fill_offset = 1 - self.lag
-        self.pool = pool
-        self.decodes = DecodeSet(config.block_size)
-        self.running: dict[int, Sequence] = {}
-        self.loose: dict[int, Sequence] = {}
-        self.waiting: WaitingQueue = PriorityQueue() if self.priority else FcfsQueue()
-        self.it = -1
-        self.next_ticket = 0
-        self.joined: list[Sequence] = []
-        self.left: list[Sequence] = []
-        self.late: list[Sequence] = []
-        """Starved asynchronous decodes whose last full block is registered when their token lands."""
-        self.evicted = 0
-        self.hold = False
-        self.executed = 0
-        self.last_prefill = -self.interval
-        self.suspended = False
-        self.carried = False
-        """Whether the walk gave a prefill chunk, even if a preemption took it back: the cadence counts it."""
-        self.memo_head: Sequence | None = None
-        self.memo_lack = 0
-        self.memo_changes = 0
+
+    def _set_rules(self, config: SchedulerConfig, rules: Rules) -> None:
+        self.rules = rules
+        batching = rules.batching
+        self.decode_first = batching.step == "decode_first"
+        self.turns = {"prefill_first": (1, 0), "interleave": batching.turns}.get(batching.step)
+        self.reserve_decode = batching.decode_reserve
+        self.align = batching.chunk_align
+        self.partial = batching.max_partial_prefills
+        self.gate = BatchGate(batching) if batching.mode != "continuous" else None
+        by = config.policy if rules.order.by == "engine" else rules.order.by
+        self.priority = rules.preemption.victim == "lowest_priority" or (
+            rules.preemption.victim == "engine" and config.policy == "priority"
+        )
+        self.shares = FairShares(rules.order.prompt_weight, rules.order.output_weight) if by == "fair" else None
+        self.waiting: WaitingQueue = self._queue(by)
+        own = plugin_name(rules.preemption.victim)
+        self.victim: Victim | None = load_plugin("victim", own) if own else None
+        own = plugin_name(batching.admit)
+        self.admit: Admit | None = load_plugin("admit", own) if own else None
+
+    def _queue(self, by: str) -> WaitingQueue:
+        if by == "fcfs":
+            return FcfsQueue()
+        if self.shares is not None:
+            return FairQueue(self.shares, self.rules.order.aging_s)
+        own = plugin_name(by)
+        return KeyedQueue(load_plugin("order", own) if own else order_key(self.rules.order, by))
+
+    def growth(self) -> dict[int, Sequence]:
+        """Members of the decode set that need a block in this iteration."""
+        return _NO_BLOCKS if self.contiguous else self.decodes.buckets[self.it % self.size]
 
     def computed(self, seq: Sequence) -> int:
         """Tokens of ``seq`` that are computed or being computed after the last ``schedule``."""
         return self.it - seq.origin if seq.state == _DECODE else seq.comp
+
+    def held(self, seq: Sequence, comp: int) -> int:
+        """Blocks a sequence with ``comp`` computed tokens holds, whose counters are implied."""
+        return seq.nblocks if self.contiguous else -(-comp // self.size)
 
     def registered(self, seq: Sequence, comp: int) -> int:
         """Cached full blocks of a decoding sequence with ``comp`` computed tokens; the one in flight is not known yet."""
@@ -87,3 +145,25 @@ class State:
         if self.adaptive:
             return max(threshold, self.adaptive // max(requests, 1))
         return threshold
+
+    def aligned(self, tokens: int, left: int) -> int:
+        """``tokens`` of a prefill with ``left`` to go, cut so that a chunk that does not end it is a multiple of the alignment."""
+        return tokens if tokens >= left else tokens - tokens % self.align
+
+    def seat(self, seq: Sequence) -> None:
+        """``seq`` joins the running list."""
+        seq.ticket = self.next_ticket
+        self.next_ticket += 1
+        self.running[seq.ticket] = seq
+        self.expected += seq.prompt_tokens + seq.reserved_tokens
+        if self.rules.preemption.to_admit:
+            self.levels[seq.priority] = self.levels.get(seq.priority, 0) + 1
+
+    def unseat(self, seq: Sequence) -> None:
+        """``seq`` leaves the running list."""
+        del self.running[seq.ticket]
+        self.expected -= seq.prompt_tokens + seq.reserved_tokens
+        if self.rules.preemption.to_admit:
+            self.levels[seq.priority] -= 1
+            if not self.levels[seq.priority]:
+                del self.levels[seq.priority]

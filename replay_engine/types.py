@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 __all__ = [
     "BatchPlan",
+    "Displaced",
     "EventSink",
     "Executor",
     "IterationResult",
@@ -87,14 +88,26 @@ class RequestState(IntEnum):
     unreleased = 5
 
 
+class Displaced(IntEnum):
+    """What became of a preempted sequence's KV. Codes are stored; append only."""
+
+    recompute = 0
+    swap = 1
+    pause = 2
+    evicted = 3  # a paused one whose KV had to go after all
+
+
 class SeqState(IntEnum):
     """Where a sequence stands in the scheduler (``ARCHITECTURE.md``, "O(changes)")."""
 
     WAIT = 0  # in the waiting queue, holds nothing
     LOOSE = 1  # running with explicit counters: prefilling, or a decode that missed an iteration
     DECODE = 2  # member of the standing decode set: counters implied by the iteration number
-    DRAIN = 3  # every token scheduled, the last one not yet returned
+    DRAIN = 3  # every token scheduled: the last one not yet returned, or the place held until its batch ends
     GONE = 4
+    PAUSED = 5  # in the waiting queue without a seat, its KV kept
+    SWAPPED = 6  # in the waiting queue, its KV on the host
+    LOADING = 7  # has seat and blocks again, its KV on the way back
 
 
 @dataclass(slots=True, kw_only=True)
@@ -200,7 +213,7 @@ class Sequence:
         "arrival_order", "blocks", "cached_tokens", "chunk", "comp", "first_token_ns", "index", "joined_ns",
         "joined_stack", "keys", "last_token_ns", "leaves_at", "lost_high", "max_gap_ns", "nblocks", "nreg", "nt", "num_preemptions",
         "origin", "output_limit", "phase", "phase_iteration", "phase_reason", "phase_start_ns", "pool",
-        "priority", "prompt_tokens", "queue_ns", "recomputed_tokens", "refused_by", "request", "request_id", "stalled_mark",
+        "priority", "prompt_tokens", "queue_ns", "ready_ns", "recomputed_tokens", "reserved_tokens", "refused_by", "request", "request_id", "stalled_mark",
         "stalled_ns", "state", "ticket", "total",
     )  # fmt: skip
 
@@ -229,6 +242,8 @@ class Sequence:
         self.keys: Any = None
         self.pool: Any = None
         self.num_preemptions = 0
+        self.ready_ns = -1
+        self.reserved_tokens = 0
         self.lost_high = 0
         self.recomputed_tokens = 0
         self.cached_tokens = -1
@@ -277,7 +292,16 @@ class BatchPlan:
     admitted: SequenceOf[tuple[Sequence, int, bool]] = _EMPTY
     """Sequences admitted from the queue, in order, with the tokens the prefix cache gave and whether they resume."""
     preempted: SequenceOf[tuple[Sequence, int]] = _EMPTY
-    """Sequences preempted in this plan, in order, with the computed tokens they lost."""
+    """Sequences that lost their seat in this plan, in order, with the computed tokens they lost (0: swapped or paused)."""
+    displaced: SequenceOf[tuple[Sequence, int, int]] = _EMPTY
+    """Those of ``preempted`` that did not simply drop their KV, and paused ones that do so now: with the way (``Displaced``) and the time its
+    copy takes on the link, ns."""
+    loading: SequenceOf[tuple[Sequence, int]] = _EMPTY
+    """Sequences that got seat and blocks for KV that is on its way back, and the copy's time on the link, ns."""
+    link_ns: int = 0
+    """Copies this iteration cannot start without."""
+    scheduling: bool = True
+    """Whether this iteration pays the scheduling cost (static batching pays it once a batch)."""
     starved: SequenceOf[Sequence] = _EMPTY
     """Running sequences that got no token in this iteration although they had tokens to compute."""
     starved_by: int = 1

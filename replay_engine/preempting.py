@@ -1,0 +1,162 @@
+"""Taking a running sequence's seat: who, and what becomes of its KV."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+
+from replay_engine.plugins import RunningView
+from replay_engine.state import State
+from replay_engine.types import BatchPlan, Displaced, SeqState, Sequence
+
+__all__ = ["computed_before", "free_idle", "leave_batch", "make_room", "pick_victim", "preempt", "to_loose"]
+
+_WAIT, _LOOSE, _DECODE, _DRAIN, _GONE, _PAUSED, _SWAPPED, _LOADING = (int(s) for s in SeqState)
+
+
+def computed_before(state: State, seq: Sequence) -> int:
+    """Computed tokens before this iteration's share."""
+    return state.it - 1 - seq.origin if seq.state == _DECODE else seq.comp
+
+
+def pick_victim(state: State, order: SequenceOf[Sequence]) -> int:
+    """Index in ``order`` of who is preempted where blocks are short."""
+    if state.victim is not None:
+        return state.victim([_view(state, seq) for seq in order])
+    if state.priority:
+        return max(range(len(order)), key=lambda k: (order[k].priority, order[k].arrival_order, -k))
+    rule = state.rules.preemption.victim
+    if rule == "least_progress":
+        return max(range(len(order)), key=lambda k: (-_outputs(state, order[k]), order[k].ticket))
+    if rule == "most_kv":
+        return max(range(len(order)), key=lambda k: (computed_before(state, order[k]), order[k].ticket))
+    return max(range(len(order)), key=lambda k: order[k].ticket) if state.decode_first else len(order) - 1
+
+
+def _outputs(state: State, seq: Sequence) -> int:
+    known = computed_before(state, seq) + 1 if seq.state in (_DECODE, _DRAIN) else seq.nt
+    return known - seq.prompt_tokens
+
+
+def _view(state: State, seq: Sequence) -> RunningView:
+    comp = computed_before(state, seq)
+    blocks = seq.nblocks if seq.state == _LOOSE else state.held(seq, comp)
+    return RunningView(seq.request, comp, max(_outputs(state, seq), 0), blocks, seq.num_preemptions)
+
+
+def to_loose(state: State, seq: Sequence) -> None:
+    """A member of the decode set misses this iteration: its counters become explicit, and one granted token makes it join again."""
+    comp = computed_before(state, seq)
+    registered = state.registered(seq, comp)
+    held = state.held(seq, comp)
+    state.decodes.leave(seq, comp, state.it - 1)
+    state.pool.left(seq)
+    state.left.append(seq)
+    seq.state = _LOOSE
+    seq.nt = comp + 1
+    seq.chunk = False
+    seq.nblocks = held
+    seq.nreg = registered
+    state.loose[seq.ticket] = seq
+    if state.lag and comp // state.size > registered:
+        state.late.append(seq)
+
+
+def preempt(state: State, plan: BatchPlan, seq: Sequence, granted: int, *, for_seat: bool = False) -> None:
+    """Take ``seq``'s seat and, but for a pause, its blocks, and put it back in the queue.
+
+    ``granted`` tokens of this iteration are undone, but their blocks were taken and registered before anything was computed,
+    so they go with the rest, cached content and all.
+    """
+    comp = computed_before(state, seq)
+    held, registered, was_draining = _make_explicit(state, seq, comp, granted)
+    mode = "recompute" if was_draining else state.rules.preemption.mode
+    state.unseat(seq)
+    seq.ticket = -1
+    if not was_draining:  # else its last token is under way: it ends without having to come back
+        seq.num_preemptions += 1
+    lost, how, copy_ns = comp, Displaced.recompute, 0
+    if mode == "pause" and for_seat:
+        lost, how = 0, Displaced.pause
+        seq.state, seq.comp, seq.nblocks, seq.nreg = _PAUSED, comp, held, registered
+        state.paused[seq.index] = seq
+    elif mode == "swap" and comp and (out := state.host.put(held)) is not None:
+        lost, how, copy_ns = 0, Displaced.swap, out
+        state.pool.release(seq, held, 0, resumes=False)
+        seq.state, seq.comp, seq.nblocks = _SWAPPED, comp, held
+        plan.link_ns += out
+    else:
+        _drop(state, seq, comp, held, registered)
+    state.waiting.push_preempted(seq)
+    plan.preempted = [*plan.preempted, (seq, lost)]
+    if how:
+        plan.displaced = [*plan.displaced, (seq, int(how), copy_ns)]
+
+
+def _make_explicit(state: State, seq: Sequence, comp: int, granted: int) -> tuple[int, int, bool]:
+    """Blocks held, blocks registered, and whether only the last token was missing."""
+    if seq.state == _LOOSE:
+        del state.loose[seq.ticket]
+        return seq.nblocks, seq.nreg, False
+    draining = seq.state == _DRAIN
+    if seq.state == _DECODE:
+        state.decodes.leave(seq, comp, state.it - 1)
+        state.pool.left(seq)
+        state.left.append(seq)
+    seq.nt = comp + 1
+    return state.held(seq, comp + granted), state.registered(seq, comp + granted), draining
+
+
+def _drop(state: State, seq: Sequence, comp: int, held: int, registered: int) -> None:
+    seq.lost_high = max(seq.lost_high, comp)
+    state.pool.release(seq, held, registered, resumes=True)
+    seq.state = _WAIT
+    seq.comp = 0
+
+
+def free_idle(state: State, plan: BatchPlan, keep: Sequence | None = None) -> bool:
+    """Blocks are short: an ended sequence that only keeps its place in a batch goes, or else the latest paused one (not ``keep``) loses
+    its KV after all. Whether there was one."""
+    if state.gate is not None and state.gate.holding:
+        leave_batch(state, state.gate.holding.pop())
+        return True
+    for seq in reversed(state.paused.values()):
+        if seq is not keep:
+            del state.paused[seq.index]
+            lost = seq.comp
+            _drop(state, seq, lost, seq.nblocks, seq.nreg)
+            plan.displaced = [*plan.displaced, (seq, int(Displaced.evicted), lost)]
+            state.memo_head = None
+            return True
+    return False
+
+
+def leave_batch(state: State, seq: Sequence) -> None:
+    """An ended sequence whose place a batch held frees seat and blocks."""
+    state.unseat(seq)
+    state.pool.release(seq, state.held(seq, seq.total), seq.total // state.size, resumes=False)
+    seq.state = _GONE
+
+
+def make_room(state: State, plan: BatchPlan) -> None:
+    """A waiting head that is strictly more urgent than somebody running may take the place of the least urgent ones."""
+    waiting = state.waiting
+    while waiting and state.levels:
+        head = waiting.head()
+        if max(state.levels) <= head.priority or not _lacks_room(state, head):
+            return
+        victims = [seq for seq in state.running.values() if seq.state in (_LOOSE, _DECODE) and seq.priority > head.priority]
+        if not victims:
+            return
+        preempt(state, plan, max(victims, key=lambda seq: (seq.priority, seq.arrival_order)), 0, for_seat=True)
+        if waiting.head() is not head:  # an order in which the victim comes first again
+            return
+
+
+def _lacks_room(state: State, head: Sequence) -> bool:
+    if len(state.running) >= state.seats:
+        return True
+    if head.state == _PAUSED:
+        return False
+    hit, revived = (0, 0) if head.state == _SWAPPED else state.pool.hits(head)
+    reserve = state.reserve if state.running else 0
+    return max(-(-head.nt // state.size) - hit, 0) + revived + reserve > state.pool.free
