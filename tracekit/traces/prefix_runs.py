@@ -82,7 +82,9 @@ def shared_blocks(row: Ints, first: Ints, length: Ints, rows: int) -> Ints:
     if not len(row):
         return shared
     part = np.empty(len(first), np.int64)
-    by_id = np.argsort(first, kind="stable")
+    narrow = np.int32 if 2 * int((first + length).max()) + 1 < 2**31 else np.int64
+    first, length = first.astype(narrow), length.astype(narrow)
+    by_id = np.argsort(first)
     part[by_id] = _shared_part(first[by_id], length[by_id])
     broken = part < length
     ahead: Ints = np.cumsum(broken) - broken
@@ -92,16 +94,16 @@ def shared_blocks(row: Ints, first: Ints, length: Ints, rows: int) -> Ints:
     return shared
 
 
-def _shared_part(first: Ints, length: Ints) -> Ints:
+def _shared_part(first: npt.NDArray[Any], length: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Leading ids of each run that two or more runs hold; runs in the order of ``first``."""
     edges = np.sort(np.concatenate([2 * first, 2 * (first + length) + 1]))  # at one id, begins before ends
     is_end = edges & 1
-    held = np.cumsum(1 - 2 * is_end)
-    index = np.arange(len(edges))
+    held = np.cumsum(1 - 2 * is_end, dtype=np.int32)
+    index = np.arange(len(edges), dtype=np.int32)
     # the next edge at which fewer than two runs go on: their number falls only where a run ends
-    alone = np.minimum.accumulate(np.where((is_end == 1) & (held < 2), index, len(edges) - 1)[::-1])[::-1]
+    alone = np.minimum.accumulate(np.where((is_end == 1) & (held < 2), index, np.int32(len(edges) - 1))[::-1])[::-1]
     begins = np.flatnonzero(is_end == 0)
     company = held[begins] > 1
     company[:-1] |= first[1:] == first[:-1]
-    part: Ints = np.where(company, np.minimum((edges[alone[begins]] >> 1) - first, length), 0)
+    part: npt.NDArray[Any] = np.where(company, np.minimum((edges[alone[begins]] >> 1) - first, length), 0)
     return part
