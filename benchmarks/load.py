@@ -38,7 +38,7 @@ def _write_azure(path: Path, rows: int) -> None:
 
 
 def _write_mooncake(path: Path, rows: int) -> None:
-    """Rows with the conversation trace's numbers: 24 blocks on average (median 13), block 0 everybody's, a quarter seen before."""
+    """Rows like the conversation trace's: 23 blocks on average (median 13), block 0 everybody's, a quarter seen before."""
     rng = np.random.default_rng(0)
     blocks = np.clip(rng.lognormal(2.6, 1.07, rows), 1, 247).astype(int)
     follows = rng.random(rows) < 0.55
