@@ -33,6 +33,11 @@ class Calendar:
         self.cancel_ns = self._cancels[0][0] if self._cancels else NEVER
         self.due_ns = min(due, self.cancel_ns)
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether every request has arrived."""
+        return self._next is None
+
     def pop_due(self, now: int) -> tuple[list[tuple[Request, list[int]]], list[int]]:
         """Arrivals (with their block keys) up to and including ``now``, in trace order, and the indices of requests cancelled by then."""
         arrived: list[tuple[Request, list[int]]] = []

@@ -50,6 +50,11 @@ class Coaster:
         self.owed: list[Sequence] = []
         self.made = self.start = 0
 
+    @staticmethod
+    def can(scheduler: Scheduler) -> bool:
+        """Whether stretches of ``scheduler`` follow from sums: blocks are counted, and no batch holds places."""
+        return isinstance(scheduler.state.pool, CountedPool | TracedPool) and scheduler.state.gate is None
+
     def ready(self) -> bool:
         """Whether the next iterations may be a stretch: members of the decode set run, and nothing else wants anything."""
         return bool(self._decodes.count) and not self._loose and not self._waiting and not self._pool.filling and not self._state.loading

@@ -14,8 +14,8 @@ from replay_engine.arrivals import NEVER, Calendar
 from replay_engine.coast import Coaster
 from replay_engine.config import SchedulerConfig
 from replay_engine.front_door import FrontDoor
-from replay_engine.kv_identified import IdentifiedPool
 from replay_engine.recorder import EventMode, Recorder
+from replay_engine.rules import Rules
 from replay_engine.scheduler import Scheduler, make_pool
 from replay_engine.simulator import SimExecutor
 from replay_engine.tables import OutcomeReason
@@ -28,20 +28,20 @@ from replay_engine.types import (
     Request,
     RequestSource,
     RequestState,
-    SeqState,
     Sequence,
 )
 
 __all__ = ["Replay", "RunState"]
 
 RunState = Literal["finished", "no_progress", "interrupted"]
-_WAIT, _LOOSE, _DECODE = int(SeqState.WAIT), int(SeqState.LOOSE), int(SeqState.DECODE)
+_VLLM = Rules()
 
 
 class Replay:
     """Replays a request source through one engine. ``run`` returns how it ended; ``totals`` has the sums.
 
     ``coast`` replays stretches of unchanged decoding without a plan for each iteration where the executor predicts (same rows).
+    ``rules`` go beyond vLLM's knobs; ``kv_block_bytes`` is the size of a KV block, for copies over the link.
     """
 
     def __init__(
@@ -55,19 +55,23 @@ class Replay:
         stall_threshold_ns: int | None = None,
         on_chunk: Callable[[RunTotals], None] | None = None,
         coast: bool = True,
+        rules: Rules = _VLLM,
+        kv_block_bytes: int = 1 << 21,
     ) -> None:
         self.config = config
-        self.scheduler = Scheduler(config, make_pool(config))
+        self.rules = rules
+        self.scheduler = Scheduler(config, make_pool(config, "auto", rules), rules, block_bytes=kv_block_bytes)
         self._executor = executor
         self._calendar = Calendar(source, config.block_size, caching=config.enable_prefix_caching)
         self._front_door = FrontDoor(config)
         self._recorder = Recorder(sink, config, mode=mode, stall_threshold_ns=stall_threshold_ns, on_chunk=on_chunk)
+        self._recorder.spans.batch_answers = rules.batching.answers == "batch"
         self._live: dict[int, Sequence] = {}
         self._stuck = 0
         self.now = 0
         self._coaster = (
             Coaster(self.scheduler, executor, self._recorder, self._retire)
-            if coast and isinstance(executor, SimExecutor) and not isinstance(self.scheduler.state.pool, IdentifiedPool)
+            if coast and isinstance(executor, SimExecutor) and Coaster.can(self.scheduler)
             else None
         )
 
@@ -114,6 +118,16 @@ class Replay:
                 self._retire(update(plan))
             if plan.preempted and self._no_progress(plan):
                 return False
+            if not plan.decode_seqs and not plan.prefill:
+                now = self.now = self._wait(plan, now)
+                if now == NEVER:
+                    return False
+
+    def _wait(self, plan: BatchPlan, now: int) -> int:
+        """An iteration computed nothing: when something may have changed. ``NEVER`` when nothing ever will."""
+        if plan.preempted or plan.loading or plan.admitted or plan.displaced:
+            return now
+        return max(now, min(self._calendar.due_ns, self.scheduler.wake_ns()))
 
     def _run_asynchronous(self) -> bool:
         """``made`` is when the next plan is made: the start of the plan ``before`` it, so later arrivals are invisible to it.
@@ -128,14 +142,13 @@ class Replay:
             if made >= calendar.due_ns:
                 self._deliver(made)
             if not running and not waiting:
-                if before is not None:
-                    start, _ = self._complete(*before, made)
-                    before = None
+                start = made if before is None else self._complete(*before, made)[0]
+                before = None
+                if start < calendar.due_ns:
+                    start = calendar.due_ns
                 made = start
-                if calendar.due_ns == NEVER:
+                if made == NEVER:
                     return True
-                if made < calendar.due_ns:
-                    made = start = calendar.due_ns
                 continue
             if coaster is not None and not state.late and coaster.ready():
                 if before is not None:
@@ -170,6 +183,8 @@ class Replay:
 
     def _deliver(self, now: int) -> None:
         arrived, cancelled = self._calendar.pop_due(now)
+        if self._calendar.exhausted:
+            self.scheduler.drained()
         for request, keys in arrived:
             self._admit(request, keys)
         for index in cancelled:
@@ -189,6 +204,8 @@ class Replay:
         self._live[request.index] = self.scheduler.add(request, keys)
 
     def _retire(self, finished: list[Sequence]) -> None:
+        if finished and self.rules.batching.answers == "batch":
+            self._recorder.spans.answer(finished, self.scheduler.state.it, self.now)
         for seq in finished:
             self._live.pop(seq.index, None)
             self._stuck = 0

@@ -74,7 +74,7 @@ class Recorder:
         refused = plan.refused
         finishing = len(plan.finishing)
         entries = plan.prefill
-        if entries or finishing or plan.preempted or plan.starved:
+        if entries or finishing or plan.preempted or plan.starved or plan.displaced or plan.admitted:
             self.spans.changes(plan, start, start + duration)
             self.totals.walked += plan.walked
             if self._entries is not None:

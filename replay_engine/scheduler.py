@@ -289,10 +289,12 @@ class Scheduler:
         ended = []
         for seq in finishing:
             if seq.state == _DRAIN:
-                ended.append(seq)
                 if state.gate is not None:
                     state.gate.holding.append(seq)
+                    if not state.gate.whole:
+                        ended.append(seq)
                     continue
+                ended.append(seq)
                 total = seq.total
                 if state.lag:
                     self._pool.commit(seq, total)
@@ -305,8 +307,11 @@ class Scheduler:
                 continue
             seq.state = _GONE
         if state.gate is not None and state.gate.holding and len(state.gate.holding) == len(state.running):
-            for seq in state.gate.take():
+            held = state.gate.take()
+            for seq in held:
                 leave_batch(state, seq)
+            if state.gate.whole:
+                ended += held
         return ended
 
     def _forget_waiting(self, seq: Sequence) -> None:

@@ -21,7 +21,7 @@ class SimExecutor:
     """``device = max(floor, a + b*tokens) + c*qk + d*seqs + e*kv``; ``host = h0 + h1*running + h2*(joined + left)``.
 
     Synchronous: host and device add up. Asynchronous: they overlap, the longer one counts. A plan without tokens runs nothing on
-    the device. At most two results are alive at a time (iterations n and n+1), so two objects take turns.
+    the device. Copies that the iteration has to wait for (``link_ns``) come on top. At most two results are alive at a time (iterations n and n+1), so two objects take turns.
     """
 
     __slots__ = ("_a", "_asynchronous", "_b", "_c", "_d", "_e", "_floor", "_h0", "_h1", "_h2", "_next", "_other")
@@ -55,6 +55,8 @@ class SimExecutor:
             device = round(base + self._d * seqs + self._e * plan.decode_kv)
         else:
             device = 0
+        if not plan.scheduling:
+            host = 0
         result.device_ns = device
         result.host_ns = host
         if not self._asynchronous:
@@ -63,4 +65,6 @@ class SimExecutor:
             result.duration_ns = device if device > host else host
         else:
             result.duration_ns = 0
+        if plan.link_ns:
+            result.duration_ns += plan.link_ns
         return result

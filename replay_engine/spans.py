@@ -11,14 +11,20 @@ from collections.abc import Sequence as SequenceOf
 from replay_engine.gaps import GapClock
 from replay_engine.rows import RowBuffer
 from replay_engine.tables import OutcomeReason
-from replay_engine.types import BatchPlan, Phase, PrefillEntry, Refusal, RequestState, SeqState, Sequence
+from replay_engine.types import BatchPlan, Displaced, Phase, PrefillEntry, Refusal, RequestState, SeqState, Sequence
 
 __all__ = ["SpanTracker"]
 
-_QUEUED, _PREFILL, _WAIT, _DECODE, _STALLED, _PREEMPTED = (
-    int(p) for p in (Phase.queued, Phase.prefill, Phase.prefill_wait, Phase.decode, Phase.stalled, Phase.preempted)
-)
+_QUEUED, _PREFILL, _WAIT, _DECODE, _STALLED, _PREEMPTED, _SWAPPED, _PAUSED, _TRANSFER, _HOLD = (
+    int(p)
+    for p in (
+        Phase.queued, Phase.prefill, Phase.prefill_wait, Phase.decode, Phase.stalled, Phase.preempted, Phase.swapped, Phase.paused,
+        Phase.transfer, Phase.batch_hold,
+    )
+)  # fmt: skip
+_AWAY = {int(Displaced.recompute): _PREEMPTED, int(Displaced.swap): _SWAPPED, int(Displaced.pause): _PAUSED}
 _ENDED = -1
+_EVICTED = int(Displaced.evicted)
 _AFTER_PREEMPTION = int(Refusal.after_preemption)
 _FINISHED = int(RequestState.finished)
 _SET = int(SeqState.DECODE)
@@ -31,7 +37,7 @@ class SpanTracker:
     changed since.
     """
 
-    __slots__ = ("_gaps", "_open", "_outcomes", "_preemptions", "_refused_before", "_spans", "keep_spans")
+    __slots__ = ("_gaps", "_open", "_outcomes", "_preemptions", "_refused_before", "_spans", "batch_answers", "keep_spans")
 
     def __init__(self, spans: RowBuffer, outcomes: RowBuffer, preemptions: RowBuffer, gaps: GapClock, *, keep_spans: bool) -> None:
         self._spans = spans
@@ -39,20 +45,25 @@ class SpanTracker:
         self._preemptions = preemptions
         self._gaps = gaps
         self._open: dict[int, list[int]] = {}
-        """Preemptions not restored yet, by request: iteration, resumed iteration, times, lost, recomputed, hit."""
+        """Preemptions not restored yet, by request: iteration, resumed iteration, times, lost, recomputed, hit, the
+        way it went (``Displaced``), and time on the link."""
         self._refused_before = 0
         self.keep_spans = keep_spans
+        self.batch_answers = False
 
     def changes(self, plan: BatchPlan, start: int, end: int) -> None:
         """What ``plan`` changed for its sequences. The gap clock has not ticked for this iteration yet."""
         it, gaps = plan.iteration, self._gaps
         gaps.fold()
-        for seq, lost in plan.preempted:
-            self._preempt(seq, lost, it, start)
+        if plan.preempted or plan.displaced:
+            self._displace(plan, it, start)
         for seq in plan.starved:
             self._passed_over(seq, it, start, plan.starved_by)
         for seq, cached, resumed in plan.admitted:
             self._admit(seq, it, start, cached, resumed)
+        for seq, copy_ns in plan.loading:
+            self._turn(seq, _TRANSFER, it, start)
+            self._open[seq.index][8] += copy_ns
         for entry in plan.prefill:
             self._served(entry, it, start)
         gaps.tick(end - start)
@@ -95,7 +106,12 @@ class SpanTracker:
         if seq.phase == _QUEUED:
             seq.queue_ns = start - seq.phase_start_ns
             seq.phase_reason = self._refused_before
-        if resumed:
+        if seq.phase in (_PAUSED, _SWAPPED):
+            row = self._open[seq.index]
+            row[1], row[3] = it, start
+            if seq.phase == _PAUSED:
+                self._turn(seq, _PREFILL, it, start, _AFTER_PREEMPTION)
+        elif resumed:
             self._turn(seq, _PREFILL, it, start, _AFTER_PREEMPTION)
             row = self._open.get(seq.index)
             if row is not None:
@@ -103,27 +119,38 @@ class SpanTracker:
         else:
             self._turn(seq, _PREFILL, it, start)
 
-    def _preempt(self, seq: Sequence, lost: int, it: int, start: int) -> None:
+    def _displace(self, plan: BatchPlan, it: int, start: int) -> None:
+        ways = {seq: (how, copy_ns) for seq, how, copy_ns in plan.displaced if how != _EVICTED}
+        for seq, lost in plan.preempted:
+            how, copy_ns = ways.get(seq, (0, 0))
+            self._preempt(seq, lost, it, start, how, copy_ns)
+        for seq, how, lost in plan.displaced:
+            if how == _EVICTED and seq.phase == _PAUSED:
+                self._turn(seq, _PREEMPTED, it, start)
+                self._open[seq.index][4] += lost
+
+    def _preempt(self, seq: Sequence, lost: int, it: int, start: int, how: int, copy_ns: int) -> None:
         if seq.phase == _ENDED:  # its last token was in flight: nothing to restore
-            self._preemptions.add(it, -1, start, -1, -1, seq.index, lost, 0, 0)
+            self._preemptions.add(it, -1, start, -1, -1, copy_ns, seq.index, lost, 0, 0, how)
             return
         if seq.phase == _DECODE:
             self._leave_set(seq, start)
-        if seq.phase != _PREEMPTED:
-            self._turn(seq, _PREEMPTED, it, start)
+        if seq.phase != _AWAY[how]:
+            self._turn(seq, _AWAY[how], it, start)
         self._restored(seq, -1)
-        self._open[seq.index] = [it, -1, start, -1, lost, 0, 0]
+        self._open[seq.index] = [it, -1, start, -1, lost, 0, 0, how, copy_ns]
 
     def _restored(self, seq: Sequence, end: int) -> None:
         row = self._open.pop(seq.index, None)
         if row is not None:
-            self._preemptions.add(row[0], row[1], row[2], row[3], end, seq.index, row[4], row[5], row[6])
+            it, back_it, at, back, lost, again, hit, how, copy_ns = row
+            self._preemptions.add(it, back_it, at, back, end, copy_ns, seq.index, lost, again, hit, how)
 
     def _passed_over(self, seq: Sequence, it: int, start: int, reason: int) -> None:
         if seq.phase == _DECODE:
             self._leave_set(seq, start)
             self._turn(seq, _STALLED, it, start, reason)
-        elif seq.phase == _PREFILL:
+        elif seq.phase in (_PREFILL, _TRANSFER):
             self._turn(seq, _WAIT, it, start, reason)
 
     def _leave_set(self, seq: Sequence, at: int) -> None:
@@ -145,6 +172,8 @@ class SpanTracker:
             self._turn(seq, _PREFILL, it, start, _AFTER_PREEMPTION if seq.index in self._open else 0)
         elif seq.phase == _STALLED:
             self._turn(seq, _DECODE, it, start)
+        elif seq.phase == _TRANSFER:
+            self._turn(seq, _PREFILL, it, start, _AFTER_PREEMPTION)
 
     def _token(self, seq: Sequence, it: int, end: int, mark: int) -> None:
         """An explicit sequence has sampled a token at ``end``; if it goes on it is a member of the set from the next iteration on."""
@@ -173,6 +202,24 @@ class SpanTracker:
             self._leave_set(seq, end)
             self._close(seq, it, end)
         seq.phase = _ENDED
+        if self.batch_answers:
+            seq.phase, seq.phase_iteration, seq.phase_start_ns, seq.phase_reason = _HOLD, it + 1, end, 0
+            return
+        self._outcome(seq, end)
+
+    def answer(self, ended: SequenceOf[Sequence], it: int, at: int) -> None:
+        """Batches that answer as a whole: ``ended`` get all their tokens at ``at``, when the batch ends."""
+        for seq in ended:
+            if seq.phase != _HOLD:
+                continue
+            self._close(seq, it, at)
+            seq.phase = _ENDED
+            seq.first_token_ns = at
+            seq.max_gap_ns = 0 if seq.output_limit > 1 else -1
+            seq.stalled_ns = 0
+            self._outcome(seq, at)
+
+    def _outcome(self, seq: Sequence, end: int) -> None:
         outputs = seq.output_limit
         arrival, first = seq.request.arrival_ns, seq.first_token_ns
         tpot = (end - first) / (outputs - 1) if outputs > 1 else _NAN

@@ -10,7 +10,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from replay_engine.types import Phase, Refusal, RequestState
+from replay_engine.types import Displaced, Phase, Refusal, RequestState
 
 __all__ = ["ENUMS", "ITERATIONS", "NULLABLE", "OUTCOMES", "PREEMPTIONS", "PREFILL_ENTRIES", "SPANS", "TABLES", "row_format"]
 
@@ -86,10 +86,12 @@ PREEMPTIONS = np.dtype(
         ("preempted_ns", "<i8"),
         ("resumed_ns", "<i8"),
         ("restored_ns", "<i8"),
+        ("link_ns", "<i8"),
         ("request", "<i4"),
         ("lost_tokens", "<i4"),
         ("recomputed_tokens", "<i4"),
         ("hit_tokens", "<i4"),
+        ("kind", "<i4"),
     ]
 )
 
@@ -118,6 +120,7 @@ ENUMS: dict[tuple[str, str], list[str]] = {
     ("spans", "reason"): [r.name for r in Refusal],
     ("outcomes", "state"): [s.name for s in RequestState],
     ("outcomes", "reason"): [r.name for r in OutcomeReason],
+    ("preemptions", "kind"): [d.name for d in Displaced],
 }
 """Columns whose codes stand for names; the store shows the names."""
 

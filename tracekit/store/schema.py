@@ -39,6 +39,7 @@ ENUM_TYPES: dict[tuple[str, str], str] = {
     ("spans", "reason"): "refusal",
     ("outcomes", "state"): "request_state",
     ("outcomes", "reason"): "outcome_reason",
+    ("preemptions", "kind"): "preemption_kind",
 }
 """SQL type of each coded column; its values are the names in ``replay_engine.tables.ENUMS``."""
 
