@@ -1,4 +1,4 @@
-"""Policies: the settings a service runs with, from a TOML file, a ``vllm serve`` command, ``knob=value`` pairs and defaults.
+"""Policies: the settings a service runs with, from a TOML file, a server's command line, ``knob=value`` pairs and defaults.
 
 ``build_policy(profile, source, sets)`` does it all. What is not given follows vLLM 0.33's API-server defaults for the
 profile's hardware, and what depends on other settings (budget, seats, blocks, length) is derived again after each change.
@@ -7,14 +7,18 @@ profile's hardware, and what depends on other settings (budget, seats, blocks, l
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from replay_engine.combinations import check, implied, remarks
 from replay_engine.config import ConfigError, SchedulerConfig
 from replay_engine.policy_defaults import derive_scheduler
 from replay_engine.profile import Profile
+from replay_engine.rule_tables import RULE_TABLES, Tables, knob_hint, rules_from, rules_to, with_rule
+from replay_engine.rules import Rules
 from replay_engine.settings_file import locate, nearest, one_line, parse_toml, render_toml
+from replay_engine.sglang_flags import looks_like_sglang, split_sglang
 from replay_engine.vllm_flags import KNOBS, knob_value, looks_like_command, render_flags, split_command
 
 __all__ = [
@@ -24,21 +28,27 @@ __all__ = [
     "build_policy",
     "default_policy",
     "load_policy",
+    "parse_sglang_command",
     "parse_vllm_command",
 ]
 
-LATER_TABLES = ("batching", "front_door", "order", "preemption", "client", "fleet", "link")
+KNOWN_TABLES = ("scheduler", *RULE_TABLES, "slo")
+LATER_TABLES = ("fleet",)
+_KEPT = (" is ignored: ", "the command ", "SGLang")
+"""What marks a note of the source, to be kept when settings are derived again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """A whole policy. ``settings`` holds the ``[scheduler]`` values that were given, ``scheduler`` all of them, derived.
 
-    ``slo`` is the raw ``[slo]`` table. ``notes`` says, a line each, what is estimated, clipped or ignored.
+    ``rules`` are the tables beyond vLLM's knobs, ``slo`` the raw ``[slo]`` table. ``notes`` says, a line each, what is
+    estimated, clipped, implied or ignored.
     """
 
     name: str
     scheduler: SchedulerConfig
+    rules: Rules = field(default_factory=Rules)
     settings: dict[str, Any] = field(default_factory=dict)
     slo: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -53,6 +63,7 @@ class Policy:
         return {
             "name": self.name,
             "scheduler": asdict(self.scheduler),
+            "rules": rules_to(self.rules),
             "settings": dict(self.settings),
             "slo": self.slo,
             "notes": list(self.notes),
@@ -64,33 +75,95 @@ class Policy:
             return cls(
                 name=document["name"],
                 scheduler=SchedulerConfig(**document["scheduler"]),
+                rules=rules_from(document.get("rules", {})),
                 settings=dict(document["settings"]),
                 slo=dict(document["slo"]),
                 notes=tuple(document["notes"]),
             )
         except (KeyError, TypeError) as error:
-            raise ConfigError(f"policy: {one_line(error)}; expected name, scheduler, settings, slo, notes") from None
+            raise ConfigError(f"policy: {one_line(error)}; expected name, scheduler, rules, settings, slo, notes") from None
 
     def to_toml(self) -> str:
-        """A policy file that gives every knob."""
+        """A policy file that gives every knob of ``[scheduler]`` and every other one that is not at its default."""
         document: dict[str, Any] = {"name": self.name, "scheduler": asdict(self.scheduler)}
+        document |= rules_to(self.rules, changed_only=True)
         if self.slo:
             document["slo"] = self.slo
         return render_toml(document)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Given:
+    """What a source says, before anything is derived from it. ``text`` and ``where``: the file, for error messages."""
+
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    rules: Tables = field(default_factory=dict)
+    slo: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    text: str = ""
+    where: str = ""
+    changed: frozenset[str] = frozenset()
+    """Knobs that were set over the file's: an error about one is not the file's."""
+
+
 def default_policy(profile: Profile) -> Policy:
     """vLLM's API-server defaults on the profile's hardware; the number of KV blocks is an estimate and says so."""
-    return _derived("vllm-defaults", {}, {}, (), profile)
+    return _derived(_Given(name="vllm-defaults"), profile)
 
 
 def load_policy(source: str | Path, profile: Profile) -> Policy:
-    """A policy from a TOML file's path, TOML text, or a ``vllm serve`` command; the rest are the profile's defaults."""
+    """A policy from a TOML file's path, TOML text, or a ``vllm serve`` or SGLang command; the rest are the profile's defaults."""
+    return _derived(_read(source, profile), profile)
+
+
+def parse_vllm_command(text: str, profile: Profile) -> Policy:
+    """The policy a ``vllm serve MODEL --flag ...`` line runs with on the profile's hardware."""
+    return _derived(_from_vllm(text, profile), profile)
+
+
+def parse_sglang_command(text: str, profile: Profile) -> Policy:
+    """The nearest policy to what a ``python -m sglang.launch_server ...`` line runs with; ``notes`` say where it differs."""
+    return _derived(_from_sglang(text, profile), profile)
+
+
+def apply_set(policy: Policy, sets: Iterable[str], profile: Profile) -> Policy:
+    """The policy with ``knob=value`` or ``table.knob=value`` pairs applied, and everything that depends on them derived."""
+    kept = tuple(note for note in policy.notes if any(mark in note for mark in _KEPT))
+    rules = rules_to(policy.rules, changed_only=True)
+    given = _Given(name=policy.name, settings=dict(policy.settings), rules=rules, slo=dict(policy.slo), notes=kept)
+    return _derived(_with_sets(given, sets), profile)
+
+
+def build_policy(profile: Profile, source: str | Path | None = None, sets: Iterable[str] = ()) -> Policy:
+    """Defaults, or ``source`` (see ``load_policy``), with ``sets`` on top. Combinations without a meaning are refused."""
+    given = _Given(name="vllm-defaults") if source is None else _read(source, profile)
+    return _derived(_with_sets(given, sets), profile)
+
+
+def as_vllm_flags(policy: Policy, against: Policy | None = None) -> str:
+    """The policy as vLLM flags: those that differ from ``against`` (every one when ``None``), without an estimate of blocks.
+
+    Rules that vLLM does not have are left out.
+    """
+    flags = render_flags(policy.scheduler, None if against is None else against.scheduler)
+    door, theirs = policy.rules.front_door, None if against is None else against.rules.front_door
+    for flag, knob in (("--max-num-queued-reqs", "max_queued_reqs"), ("--max-num-queued-tokens", "max_queued_tokens")):
+        bound = getattr(door, knob)
+        if bound is not None and (theirs is None or getattr(theirs, knob) != bound):
+            flags.append(f"{flag} {bound}")
+    return " ".join(f for f in flags if not (policy.estimated and f.startswith("--num-gpu-blocks-override")))
+
+
+def _read(source: str | Path, profile: Profile) -> _Given:
     text = str(source)
-    if not isinstance(source, Path) and looks_like_command(text):
-        return parse_vllm_command(text, profile)
-    if not isinstance(source, Path) and ("\n" in text or "=" in text or text.lstrip().startswith("[")):
-        return _from_toml(text, "policy", "policy", profile)
+    if not isinstance(source, Path):
+        if looks_like_sglang(text):
+            return _from_sglang(text, profile)
+        if looks_like_command(text):
+            return _from_vllm(text, profile)
+        if "\n" in text or "=" in text or text.lstrip().startswith("["):
+            return _from_toml(text, "policy", "policy")
     path = Path(source)
     try:
         content = path.read_text(encoding="utf-8-sig")
@@ -99,84 +172,81 @@ def load_policy(source: str | Path, profile: Profile) -> Policy:
     except OSError as error:
         reason = error.strerror or "cannot be read"
         raise ConfigError(f'policy {one_line(text)}: {reason}; expected a TOML file or "vllm serve ..."') from None
-    return _from_toml(content, one_line(text), path.stem, profile)
+    return _from_toml(content, one_line(text), path.stem)
 
 
-def parse_vllm_command(text: str, profile: Profile) -> Policy:
-    """The policy a ``vllm serve MODEL --flag ...`` line runs with on the profile's hardware."""
+def _from_vllm(text: str, profile: Profile) -> _Given:
     command = split_command(text)
-    notes = list(command.notes)
-    if profile.model is not None and command.model and not _same_model(command.model, profile.model.name):
-        notes.append(f"the command serves {one_line(command.model)}, the profile is of {profile.model.name}")
+    notes = (*command.notes, *_other_setup(command.model, command.tensor_parallel, profile))
+    rules = {"front_door": command.front_door} if command.front_door else {}
+    return _Given(name="vllm-serve", settings=command.settings, rules=rules, notes=notes)
+
+
+def _from_sglang(text: str, profile: Profile) -> _Given:
+    command = split_sglang(text, profile)
+    notes = (*command.notes, *_other_setup(command.model, command.tensor_parallel, profile))
+    return _Given(name="sglang", settings=command.settings, rules=command.rules, notes=notes)
+
+
+def _other_setup(model: str | None, parallel: int | None, profile: Profile) -> list[str]:
+    notes = []
+    if profile.model is not None and model and profile.model.name.lower() not in model.lower():
+        notes.append(f"the command serves {one_line(model)}, the profile is of {profile.model.name}")
     cards = profile.hardware.tensor_parallel if profile.hardware else 1
-    if command.tensor_parallel not in (None, cards):
-        notes.append(f"the command uses tensor parallel {command.tensor_parallel}, the profile {cards}: the profile's stands")
-    return _derived("vllm-serve", command.settings, {}, notes, profile)
+    if parallel not in (None, cards):
+        notes.append(f"the command uses tensor parallel {parallel}, the profile {cards}: the profile's stands")
+    return notes
 
 
-def apply_set(policy: Policy, sets: Iterable[str], profile: Profile) -> Policy:
-    """The policy with ``knob=value`` or ``table.knob=value`` pairs applied, and everything that depends on them derived."""
-    settings, slo = dict(policy.settings), dict(policy.slo)
+def _from_toml(text: str, where: str, name: str) -> _Given:
+    document = parse_toml(text, where)
+    for key, value in document.items():
+        spot = locate(text, "", key, where)
+        if key in LATER_TABLES:
+            raise ConfigError(f"{spot}: [{key}] is not built yet; expected {', '.join(f'[{t}]' for t in KNOWN_TABLES)}")
+        if key not in (*KNOWN_TABLES, "name"):
+            hint = f"did you mean [scheduler] {key}?" if key in KNOBS else nearest(key, (*KNOWN_TABLES, "name"))
+            raise ConfigError(f"{spot}: {one_line(key)}: unknown; {hint}")
+        if key != "name" and not isinstance(value, Mapping):
+            raise ConfigError(f"{spot}: {key} = {one_line(value)}: expected a table [{key}]")
+    given = _Given(name=str(document.get("name", name)), text=text, where=where, slo=dict(document.get("slo", {})))
+    settings: dict[str, Any] = {}
+    try:
+        for knob, value in document.get("scheduler", {}).items():
+            known = _known_knob(knob)
+            settings[known] = knob_value(known, value) if isinstance(value, str) else value
+        rules = {table: dict(document[table]) for table in RULE_TABLES if table in document}
+        rules_from(rules)
+    except ConfigError as error:
+        raise _located(error, given) from None
+    return replace(given, settings=settings, rules=rules)
+
+
+def _with_sets(given: _Given, sets: Iterable[str]) -> _Given:
+    settings, rules, slo = dict(given.settings), given.rules, dict(given.slo)
+    changed = set()
     for pair in sets:
         name, equals, value = pair.partition("=")
         name = name.strip()
         if not equals or not name:
             raise ConfigError(f"--set {one_line(pair)}: expected knob=value")
         table, _, knob = name.rpartition(".")
+        changed.add(name.removeprefix("scheduler."))
         if table == "slo" or table.startswith("slo."):
             slo = _with_slo(slo, [*table.split(".")[1:], knob], value.strip())
-        else:
-            known = _known_knob(table, knob)
+        elif table in LATER_TABLES:
+            raise ConfigError(f"{table}.{one_line(knob)}: [{table}] is not built yet")
+        elif table in ("", "scheduler"):
+            known = _known_knob(knob)
             settings[known] = knob_value(known, value)
-    kept = tuple(note for note in policy.notes if " is ignored: " in note or note.startswith("the command "))
-    return _derived(policy.name, settings, slo, kept, profile)
+        else:
+            rules = with_rule(rules, table, knob, value)
+    return replace(given, settings=settings, rules=rules, slo=slo, changed=frozenset(changed))
 
 
-def build_policy(profile: Profile, source: str | Path | None = None, sets: Iterable[str] = ()) -> Policy:
-    """Defaults, or ``source`` (see ``load_policy``), with ``sets`` on top."""
-    policy = default_policy(profile) if source is None else load_policy(source, profile)
-    pairs = list(sets)
-    return apply_set(policy, pairs, profile) if pairs else policy
-
-
-def as_vllm_flags(policy: Policy, against: Policy | None = None) -> str:
-    """The policy as vLLM flags: those that differ from ``against`` (every one when ``None``), without an estimate of blocks."""
-    flags = render_flags(policy.scheduler, None if against is None else against.scheduler)
-    return " ".join(f for f in flags if not (policy.estimated and f.startswith("--num-gpu-blocks-override")))
-
-
-def _from_toml(text: str, where: str, name: str, profile: Profile) -> Policy:
-    document = parse_toml(text, where)
-    for key, value in document.items():
-        spot = locate(text, "", key, where)
-        if key in LATER_TABLES:
-            raise ConfigError(f"{spot}: [{key}] is not built yet; expected [scheduler] and [slo] only")
-        if key not in ("scheduler", "slo", "name"):
-            hint = f"did you mean [scheduler] {key}?" if key in KNOBS else nearest(key, ("scheduler", "slo", "name"))
-            raise ConfigError(f"{spot}: {one_line(key)}: unknown; {hint}")
-        if key != "name" and not isinstance(value, Mapping):
-            raise ConfigError(f"{spot}: {key} = {one_line(value)}: expected a table [{key}]")
-    settings: dict[str, Any] = {}
-    for knob, value in document.get("scheduler", {}).items():
-        try:
-            known = _known_knob("scheduler", knob)
-            settings[known] = knob_value(known, value) if isinstance(value, str) else value
-        except ConfigError as error:
-            raise ConfigError(f"{locate(text, 'scheduler', knob, where)}: {error}") from None
-    try:
-        return _derived(str(document.get("name", name)), settings, dict(document.get("slo", {})), (), profile)
-    except ConfigError as error:
-        knob = str(error).split(" ", 1)[0]
-        raise ConfigError(f"{locate(text, 'scheduler', knob, where)}: {error}") from None
-
-
-def _known_knob(table: str, knob: str) -> str:
-    if table in LATER_TABLES:
-        raise ConfigError(f"{table}.{one_line(knob)}: [{table}] is not built yet; expected a knob of [scheduler] or [slo]")
-    if table not in ("", "scheduler"):
-        raise ConfigError(f"{one_line(table)}.{one_line(knob)}: unknown table; {nearest(table, ('scheduler', 'slo'))}")
+def _known_knob(knob: str) -> str:
     if knob not in KNOBS:
-        raise ConfigError(f"{one_line(knob)}: unknown knob; {nearest(knob, KNOBS)}")
+        raise ConfigError(f"{one_line(knob)}: unknown knob; {knob_hint(knob)}")
     return knob
 
 
@@ -190,10 +260,25 @@ def _with_slo(slo: Mapping[str, Any], path: list[str], value: str) -> dict[str, 
     return changed
 
 
-def _same_model(served: str, known: str) -> bool:
-    return known.lower() in served.lower()
+def _derived(given: _Given, profile: Profile) -> Policy:
+    """Everything that follows from what is given, checked."""
+    try:
+        rules = rules_from(given.rules)
+        settings, implications = implied(given.settings, rules)
+        scheduler, derivations = derive_scheduler(settings, profile)
+        check(scheduler, rules)
+    except ConfigError as error:
+        raise _located(error, given) from None
+    notes = (*given.notes, *implications, *derivations, *remarks(scheduler, rules))
+    return Policy(
+        name=given.name, scheduler=scheduler, rules=rules, settings=given.settings, slo=given.slo, notes=notes
+    )  # fmt: skip
 
 
-def _derived(name: str, settings: dict[str, Any], slo: dict[str, Any], notes: Iterable[str], profile: Profile) -> Policy:
-    scheduler, more = derive_scheduler(settings, profile)
-    return Policy(name=name, scheduler=scheduler, settings=settings, slo=slo, notes=(*notes, *more))
+def _located(error: ConfigError, given: _Given) -> ConfigError:
+    """The error with the file and line of the knob that it begins with."""
+    name = str(error).split(" ", 1)[0].rstrip(":")
+    if not given.text or name in given.changed:
+        return error
+    table, _, knob = name.rpartition(".")
+    return ConfigError(f"{locate(given.text, table or 'scheduler', knob, given.where)}: {error}")

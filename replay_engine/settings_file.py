@@ -42,10 +42,10 @@ def locate(text: str, table: str, key: str, where: str) -> str:
     """``where`` with the line on which ``key`` of ``[table]`` stands, for error messages."""
     current = ""
     for number, line in enumerate(text.splitlines(), start=1):
-        header = re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line)
+        header = re.match(r"\s*\[\[?\s*([^\[\]]+?)\s*\]", line)
         if header:
-            current = header[1]
-            if current == key and not table:
+            current = header[1].replace('"', "").replace("'", "")
+            if current == (f"{table}.{key}" if table else key):
                 return f"{where}, line {number}"
         elif current == table and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line):
             return f"{where}, line {number}"
@@ -60,14 +60,21 @@ def render_toml(document: Mapping[str, Any]) -> str:
 
 
 def _render(table: Mapping[str, Any], path: tuple[str, ...], lines: list[str]) -> None:
-    if path and any(not isinstance(v, Mapping) for v in table.values()):
+    plain = {key: value for key, value in table.items() if not isinstance(value, Mapping) and not _is_tables(value)}
+    if path and plain:
         lines += ["", "[" + ".".join(_key(p) for p in path) + "]"]
-    for key, value in table.items():
-        if not isinstance(value, Mapping) and value is not None:
-            lines.append(f"{_key(key)} = {_value(value)}")
+    lines += [f"{_key(key)} = {_value(value)}" for key, value in plain.items() if value is not None]
     for key, value in table.items():
         if isinstance(value, Mapping):
             _render(value, (*path, key), lines)
+        elif _is_tables(value):
+            for each in value:
+                lines += ["", "[[" + ".".join(_key(p) for p in (*path, key)) + "]]"]
+                lines += [f"{_key(name)} = {_value(item)}" for name, item in each.items() if item is not None]
+
+
+def _is_tables(value: object) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(each, Mapping) for each in value)
 
 
 def _key(key: str) -> str:

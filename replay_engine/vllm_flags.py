@@ -12,7 +12,7 @@ from typing import Any
 from replay_engine.config import ConfigError, SchedulerConfig
 from replay_engine.settings_file import one_line
 
-__all__ = ["KNOBS", "SIZING", "ServeCommand", "knob_value", "looks_like_command", "render_flags", "split_command"]
+__all__ = ["KNOBS", "SIZING", "ServeCommand", "knob_value", "looks_like_command", "render_flags", "split_command", "typed_value"]
 
 SIZING = {"gpu_memory_utilization": "float", "kv_cache_memory_bytes": "int"}
 """Settings that decide the number of KV blocks where it is not given. They are vLLM's, but not its scheduler's."""
@@ -36,6 +36,7 @@ _SWITCHES = frozenset(
         "trust-remote-code",
     }
 )
+_BOUNDS = {"max-num-queued-reqs": "max_queued_reqs", "max-num-queued-tokens": "max_queued_tokens"}
 _SHORT = {"tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size", "q": "quantization"}
 _SUFFIX = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -48,17 +49,23 @@ class ServeCommand:
     model: str | None
     tensor_parallel: int | None
     notes: tuple[str, ...]
+    front_door: dict[str, Any]
+    """The queue bounds: in life a 503 before the engine."""
 
 
 def knob_value(name: str, text: str) -> Any:
     """``text`` as the value of knob ``name``: 8k is 8000, 8K is 8192 (as vLLM reads them). ``ConfigError`` when it is not one."""
-    kind = KNOBS[name]
+    return typed_value(name, KNOBS[name], text)
+
+
+def typed_value(name: str, kind: str, text: str) -> Any:
+    """``text`` as a value of type ``kind`` (an annotation's text), for the knob ``name`` of an error message."""
     word = text.strip()
     if "None" in kind and word.lower() in ("none", "null", "off", ""):
         return None
     if kind.startswith("int"):
         return _whole_number(name, word)
-    if kind == "float":
+    if kind.startswith("float"):
         try:
             return float(word)
         except ValueError:
@@ -97,6 +104,7 @@ def split_command(text: str) -> ServeCommand:
         raise ConfigError(f"vllm command: {one_line(error)}; expected balanced quotes") from None
     starts = [i for i, w in enumerate(words) if w == "serve" or w.startswith("vllm.entrypoints")]
     model, settings, ignored = _scan(words[starts[0] + 1 :] if starts else words)
+    bounds = {knob: _whole_number(f"--{flag}", ignored.pop(flag) or "") for flag, knob in _BOUNDS.items() if flag in ignored}
     parallel = ignored.pop("tensor-parallel-size", None)
     model = model or ignored.pop("model", None)
     notes = tuple(f"--{flag} is ignored: no scheduling decision here depends on it" for flag in ignored if flag != "model")
@@ -105,6 +113,7 @@ def split_command(text: str) -> ServeCommand:
         model=model,
         tensor_parallel=None if parallel is None else _whole_number("--tensor-parallel-size", parallel),
         notes=notes + _suspects(ignored),
+        front_door=bounds,
     )
 
 
