@@ -1,7 +1,7 @@
 """The main job: a trace through the engine, every iteration logged, the acceptance matrix at the end.
 
-``replay`` is what ``tracekit replay`` runs and what a notebook calls. It runs as a job (``tracekit.jobs``), spools events beside the
-database as they come, and commits run, events and matrix in one transaction.
+``replay`` is what ``tracekit replay`` runs and what a notebook calls. It runs as a job (``tracekit.jobs``), spools events
+beside the database as they come, and commits run, events and matrix in one transaction.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from replay_engine.config import ConfigError
 from replay_engine.loop import Replay
 from replay_engine.policy import Policy, build_policy
 from replay_engine.profile import DEFAULT_PROFILE, Profile, load_profile
+from replay_engine.rules import Rules
 from replay_engine.simulator import SimExecutor
 from replay_engine.totals import RunTotals
 from tracekit.errors import TracekitError, UsageError, shown
@@ -32,6 +33,9 @@ from tracekit.traces.load import load_trace, report_of
 from tracekit.traces.source import TraceSource
 
 __all__ = ["ReplayReport", "replay"]
+
+DEFAULT_KV_BYTES = 131072
+"""KV bytes of a token where the profile has no model: those of an 8B model with grouped-query attention."""
 
 Progress = Callable[[int, int, str], None]
 Say = Callable[[str], None]
@@ -89,8 +93,8 @@ def replay(
 ) -> ReplayReport:
     """Replay ``inputs`` (files, globs, ``-``, or one name of a loaded trace) and record the run in ``db``.
 
-    The defaults are those of the command line. ``progress(done, total, note)`` is called now and then, ``say(line)`` with what runs,
-    before it runs. Errors: ``UsageError``, ``InputError``, ``LockedError``.
+    The defaults are those of the command line. ``progress(done, total, note)`` is called now and then, ``say(line)`` with what
+    runs, before it runs. Errors: ``UsageError``, ``InputError``, ``LockedError``.
     """
     if engine not in ("auto", "sim"):
         raise UsageError(f"--engine {shown(engine)}: expected auto or sim")
@@ -179,8 +183,9 @@ def _trace(store: Store, given: dict[str, Any], tell: Say) -> tuple[int, str, in
             report = report_of(con, found)
     assert report.trace is not None
     dropped = sum(report.rows_dropped.values())
-    tell(f"trace: {shown(report.name)}, {report.rows_kept:,} requests ({report.format})"
-         + (f", {dropped:,} rows dropped: " + "; ".join(f"{n:,} {why}" for why, n in report.rows_dropped.items()) if dropped else ""))  # fmt: skip
+    kept = f"trace: {shown(report.name)}, {report.rows_kept:,} requests ({report.format})"
+    why = "; ".join(f"{n:,} {reason}" for reason, n in report.rows_dropped.items())
+    tell(kept + (f", {dropped:,} rows dropped: {why}" if dropped else ""))
     for warning in report.warnings:
         tell(f"trace: {shown(warning, 400)}")
     return report.trace, report.name, report.t0_ns, report.span_ns
@@ -199,6 +204,9 @@ def _named_trace(store: Store, inputs: list[str]) -> int | None:
 def _simulate(setup: Setup, record: RunRecord, job: Job, progress: Progress | None) -> str:
     total = setup.source.total
     config = setup.policy.scheduler
+    rules = setup.policy.rules
+    if rules.order.larger_first:
+        rules = smaller_first(setup.source, rules)
     executor = SimExecutor(setup.profile.latency, asynchronous=config.async_scheduling)
     looked = time.monotonic()
 
@@ -216,13 +224,29 @@ def _simulate(setup: Setup, record: RunRecord, job: Job, progress: Progress | No
 
     run = Replay(
         setup.source, config, executor, record.sink, mode="full" if setup.events == "full" else "outcomes",
-        stall_threshold_ns=record.stall_threshold_ns, on_chunk=on_chunk,
+        stall_threshold_ns=record.stall_threshold_ns, on_chunk=on_chunk, rules=rules, kv_block_bytes=block_bytes(setup),
     )  # fmt: skip
     with _quiet_gc():
         state = run.run()
     record.totals = run.totals
     job.progress(total, total, unit="requests")
     return state
+
+
+def smaller_first(source: TraceSource, rules: Rules) -> Rules:
+    """Turn priorities round where the larger is the more urgent: the trace's in place, the tiers' in the rules returned."""
+    if source.priority is not None:
+        source.priority = -source.priority
+    tiers = tuple(replace(tier, priority=-tier.priority) for tier in rules.order.reserved)
+    return replace(rules, order=replace(rules.order, larger_first=False, reserved=tiers))
+
+
+def block_bytes(setup: Setup) -> int:
+    """Bytes of a KV block on one card, which its own link to the host carries."""
+    model, hardware = setup.profile.model, setup.profile.hardware
+    per_token = model.kv_bytes_per_token if model is not None else DEFAULT_KV_BYTES
+    cards = hardware.tensor_parallel if hardware is not None else 1
+    return max(1, int(per_token * setup.policy.scheduler.block_size / cards))
 
 
 @contextmanager
