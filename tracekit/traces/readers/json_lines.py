@@ -23,7 +23,7 @@ from tracekit.traces.readers.json_values import Values
 from tracekit.traces.stage import Stage
 from tracekit.traces.units import bucket, duration_unit, epoch_unit, nanoseconds
 
-__all__ = ["Derive", "Discover", "read_json_lines"]
+__all__ = ["Batches", "Derive", "Discover", "json_line_batches", "read_batches", "read_json_lines"]
 
 BLOCK_BYTES = 24 << 10
 """Small, so that a block's objects are still in the processor's cache when their values are taken."""
@@ -32,6 +32,9 @@ GATHERED_ROWS = 4096
 Ints = npt.NDArray[np.int64]
 Derive = Callable[[dict[str, Values]], dict[str, Values]]
 """From the values of the fields read to those of canonical columns, for formats that compute some of them."""
+
+Batches = Iterator[tuple[Ints, list[dict[str, Any]]]]
+"""Line numbers and the records that begin there, some at a time."""
 
 Discover = Callable[[list[str]], list[Mapped]]
 """From keys not seen before to fields to read from now on."""
@@ -74,14 +77,20 @@ class _Gathered:
 
 def read_json_lines(source: Source, stage: Stage, fields: Sequence[Mapped], *, derive: Derive | None = None,
                     discover: Discover | None = None) -> None:  # fmt: skip
-    """Read ``fields`` (canonical, or to be turned into canonical ones by ``derive``) of every line into ``stage``.
+    """Read ``fields`` of every line into ``stage``; the rest as in ``read_batches``."""
+    read_batches(source, stage, fields, json_line_batches(source, stage), derive=derive, discover=discover)
+
+
+def read_batches(source: Source, stage: Stage, fields: Sequence[Mapped], batches: Batches, *, derive: Derive | None = None,
+                 discover: Discover | None = None) -> None:  # fmt: skip
+    """Read ``fields`` (canonical, or to be turned into canonical ones by ``derive``) of records into ``stage``.
 
     ``discover`` is asked about keys that appear for the first time, and may add fields; rows before them have NULL there.
     """
     state = _State()
     gathered = _Gathered()
     seen: set[str] = set()
-    for numbers, rows in _blocks(source, stage):
+    for numbers, rows in batches:
         fresh = set().union(*rows) - seen if discover is not None else seen
         added = discover(sorted(fresh)) if discover is not None and fresh else []
         if added:
@@ -112,7 +121,7 @@ def _convert(gathered: _Gathered, source: Source, stage: Stage, fields: Sequence
     _append(source, stage, lines, columns, prefix, {mapped.column.name: mapped.source for mapped in fields})
 
 
-def _blocks(source: Source, stage: Stage) -> Iterator[tuple[Ints, list[dict[str, Any]]]]:
+def json_line_batches(source: Source, stage: Stage) -> Batches:
     """Line numbers and objects, block by block; lines that are no object are rejected here."""
     number = 1
     for block in _whole_lines(source):
