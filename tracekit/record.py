@@ -15,6 +15,7 @@ from replay_engine.types import EventSink
 from tracekit import __version__
 from tracekit.metrics import Labels, MatrixInputs, build_matrix, evaluate_slo, stall_threshold, token_gaps
 from tracekit.metrics.gaps import TokenGaps
+from tracekit.metrics.written import written_block_ns
 from tracekit.store import SpoolSink, Store, commit_run, read_spool
 
 if TYPE_CHECKING:
@@ -91,10 +92,17 @@ class RunRecord:
             outcomes=outcomes,
             totals=self.totals,
             scheduler=setup.policy.scheduler,
+            rules=setup.policy.rules,
             profile=setup.profile,
             engine="sim",
             tracekit_version=__version__,
-            run={"name": self._row["name"], "trace": setup.trace_name, "seed": setup.seed, "state": state, "events": setup.events},
+            run={
+                "name": self._row["name"],
+                "trace": setup.trace_name,
+                "seed": setup.seed,
+                "state": state,
+                "events": setup.events,
+            },
             policy_notes=setup.policy.notes,
             counted=self._counted(),
             lead_in_ns=setup.lead_in_ns,
@@ -105,6 +113,10 @@ class RunRecord:
             slo=setup.slo,
             request_slo=request_slo or None,
             cancel_ns=source.cancel_ns,
+            degraded=self._degraded(outcomes),
+            demand_tokens=source.output_tokens,
+            preemptions=self._table("preemptions") if setup.events == "full" else None,
+            written_block_ns=self._written(outcomes),
             accept_degraded=setup.accept_degraded,
             arrival_window_ns=source.window_ns,
             gaps=self._gaps(outcomes),
@@ -125,6 +137,21 @@ class RunRecord:
         if source.deadline_ns is None:
             return None
         return np.where(source.deadline_ns < 0, -1, source.deadline_ns - source.arrival_ns)
+
+    def _degraded(self, outcomes: npt.NDArray[np.void]) -> npt.NDArray[np.bool_] | None:
+        """Per request, where the front door can cut answers."""
+        if "degraded" not in (outcomes.dtype.names or ()):
+            return None
+        cut = np.zeros(self._setup.source.total, np.bool_)
+        cut[outcomes["request"]] = outcomes["degraded"] > 0
+        return cut
+
+    def _written(self, outcomes: npt.NDArray[np.void]) -> float | None:
+        policy = self._setup.policy
+        if policy.rules.batching.kv_allocation != "contiguous" or self._setup.events != "full":
+            return None
+        tables = (self._table(name) for name in ("iterations", "prefill_entries", "spans"))
+        return written_block_ns(*tables, outcomes, policy.scheduler.block_size)
 
     def _gaps(self, outcomes: npt.NDArray[np.void]) -> TokenGaps | None:
         if self._setup.events != "full":
@@ -148,5 +175,3 @@ class RunRecord:
 
 def _labels(codes: npt.NDArray[np.int32] | None, names: list[str]) -> Labels | None:
     return Labels(codes=codes, names=names) if codes is not None else None
-
-

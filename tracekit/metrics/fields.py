@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from replay_engine.config import SchedulerConfig
+from replay_engine.rule_tables import RULE_KNOBS
 
 __all__ = ["FIELDS", "SCHEMA", "SECTIONS", "MatrixField", "bare_nulls", "field_value", "is_missing", "missing_fields"]
 
@@ -26,6 +27,8 @@ SECTIONS = {
     "latency": "Latency",
     "throughput": "Throughput",
     "slo": "SLO",
+    "fairness": "Fairness between tenants",
+    "entrance": "Front door and client",
     "ends": "How requests ended",
     "preemption": "Preemption",
     "kv": "KV and prefix cache",
@@ -116,6 +119,16 @@ slo cancelled_met number Cancelled, counted as met | cancelled by the client bef
 slo degraded_requests number Degraded | answer cut; missed unless --accept-degraded
 slo by_tenant object By tenant | attainment and goodput, largest first
 slo by_class object By class | attainment and goodput, largest first
+fairness tenants number Tenants | with a counted request
+fairness jain_service number Jain's index, service | of each tenant's share served by the end of the arrival window; 1: all alike
+fairness service_least object Least served | output tokens had by the end of the arrival window / asked for in it
+fairness service_most object Most served | likewise
+fairness jain_slo number Jain's index, SLO | of each tenant's attainment
+fairness slo_least object Lowest attainment | of a tenant
+fairness slo_most object Highest attainment | of a tenant
+entrance active text Before the engine | which rules decide there
+entrance decisions object Decisions | admitted, degraded, rejected by reason
+entrance states object States by reason | how every counted request ended
 ends finished number Finished | emitted all output tokens
 ends rejected number Rejected | never admitted
 ends timed_out number Timed out | deadline of the client
@@ -128,11 +141,20 @@ preemption requests_preempted number Requests preempted | at least once
 preemption recomputed_tokens tokens Recomputed tokens | of counted requests
 preemption preemptions_whole_replay number Preemptions, whole replay | lead-in included
 preemption recomputed_share share Recomputed share | of all computed tokens
+preemption stood_still_ns dist_ns Stood still | from preemption to the first token after it, or the prefill caught up
+preemption recovery_ns ns Stood still in all | sum over preemptions of counted requests
+preemption recovery_share share Recovery share | of the summed E2E of finished requests
+preemption lost_tokens tokens Lost tokens | computed KV given up
+preemption link_ns ns On the link | copies to the host and back
+preemption not_restored number Not restored | preempted and ended before they came back
+preemption by_kind object By kind | what became of the KV: events, recomputed tokens, link, stood still
 kv total_blocks blocks KV blocks | usable
 kv high_water_blocks blocks High-water mark | most blocks referenced by running requests
 kv high_water_share share High-water share | of usable blocks
 kv mean_used_share share Mean used | over busy time
-kv reserved_unused_blocks blocks Reserved, unused | blocks held ahead of need
+kv reserved_high_water_blocks blocks Reserved, high-water | most blocks set aside for whole sequences
+kv reserved_unused_blocks blocks Reserved, unused | set aside and not written, mean over busy time
+kv reserved_unused_share share Reserved, unused, share | of the blocks set aside
 kv cached_high_water_blocks blocks Cached, high-water | cached and unreferenced
 kv above_watermark_ns ns Above watermark | time the used blocks exceeded it
 kv above_watermark_share share Above watermark, share | of busy time
@@ -170,6 +192,9 @@ def _parse(line: str) -> MatrixField:
     return MatrixField(section, name, kind, label, meaning)  # type: ignore[arg-type]
 
 
+_KINDS: dict[str, Kind] = {"order.reserved": "object", "front_door.quotas": "object"}
+
+
 def _all_fields() -> tuple[MatrixField, ...]:
     found = []
     for line in _TABLE.strip().splitlines():
@@ -178,6 +203,11 @@ def _all_fields() -> tuple[MatrixField, ...]:
             found += [
                 MatrixField("knobs", knob.name, "text", knob.name, "as set; null: the engine's own default applies")
                 for knob in fields(SchedulerConfig)
+            ]
+            found += [
+                MatrixField("knobs", f"{table}.{knob}", _KINDS.get(f"{table}.{knob}", "text"), f"{table}.{knob}", "as set")
+                for table, knobs in RULE_KNOBS.items()
+                for knob in knobs
             ]
     return tuple(found)
 
@@ -191,8 +221,9 @@ def is_missing(value: object) -> bool:
 
 
 def field_value(matrix: Mapping[str, Any], spec: MatrixField) -> Any:
-    """The field's value, or its missing-object. ``KeyError`` when the document lacks the field."""
-    return matrix[spec.section][spec.name]
+    """The field's value, or its missing-object. A document of an older version lacks newer fields, and says so."""
+    unknown = {"value": None, "reason": "the version that made this run did not record it"}
+    return matrix.get(spec.section, {}).get(spec.name, unknown)
 
 
 def missing_fields(matrix: Mapping[str, Any]) -> list[str]:

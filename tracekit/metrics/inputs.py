@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from replay_engine.config import SchedulerConfig
 from replay_engine.profile import Profile
+from replay_engine.rules import Rules
 from tracekit.metrics.gaps import TokenGaps
 from tracekit.metrics.slo import SloTable
 
@@ -70,12 +71,15 @@ class MatrixInputs:
     ``observed``: per request int64 ns (-1 unknown; NaN in float arrays) under ``queue_ns``, ``ttft_ns``, ``tpot_ns``, ``e2e_ns``.
     ``request_slo``: per request ns (-1: nothing said) under a part's ``..._ns`` or ``deadline_ns``, both from arrival.
     ``cancel_ns``: per request engine clock of the client's cancel, -1 never. ``degraded``: per request, answer was cut.
+    ``demand_tokens``: per request, output tokens asked for. ``preemptions``: rows of that table, ``None`` where not kept.
+    ``written_block_ns``: blocks written x time, needed where whole sequences are reserved.
     ``run``: facts of the run's row (``name``, ``trace``, ``command``, ``seed``, ``state``, ``started_at``, ``events``, ...).
     """
 
     outcomes: npt.NDArray[np.void]
     totals: Totals
     scheduler: SchedulerConfig
+    rules: Rules = field(default_factory=Rules)
     profile: Profile | None = None
     engine: str = "sim"
     tracekit_version: str | None = None
@@ -92,6 +96,9 @@ class MatrixInputs:
     request_slo: Mapping[str, npt.NDArray[np.int64]] | None = None
     cancel_ns: npt.NDArray[np.int64] | None = None
     degraded: npt.NDArray[np.bool_] | None = None
+    demand_tokens: npt.NDArray[np.int64] | None = None
+    preemptions: npt.NDArray[np.void] | None = None
+    written_block_ns: float | None = None
     accept_degraded: bool = False
     arrival_window_ns: int | None = None
     arrivals_depend: bool = False

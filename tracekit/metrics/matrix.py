@@ -10,13 +10,17 @@ from typing import Any
 
 from replay_engine.config import SchedulerConfig
 from replay_engine.profile import Profile
+from replay_engine.rule_tables import rules_to
 from tracekit.metrics.attainment import slo_section
 from tracekit.metrics.distributions import missing
+from tracekit.metrics.entrance import entrance_section
+from tracekit.metrics.fairness import fairness_section
 from tracekit.metrics.fields import SCHEMA, is_missing, missing_fields
 from tracekit.metrics.inputs import MatrixInputs, counted_rows
 from tracekit.metrics.observed import observed_section
 from tracekit.metrics.pressure import kv_section, queueing_section, time_section
-from tracekit.metrics.service import ends_section, latency_section, preemption_section, throughput_section
+from tracekit.metrics.recovery import preemption_section
+from tracekit.metrics.service import ends_section, latency_section, throughput_section
 from tracekit.metrics.traffic import arrival_window, concurrency_section, counted_section, traffic_section
 
 __all__ = ["build_matrix"]
@@ -29,7 +33,7 @@ def build_matrix(inputs: MatrixInputs) -> dict[str, Any]:
     rows = counted_rows(inputs)
     n = _counted_total(inputs, rows.size)
     window_ns, slo_window_ns, basis = arrival_window(inputs, rows)
-    slo, _ = slo_section(inputs, rows, n, slo_window_ns, basis)
+    slo, result = slo_section(inputs, rows, n, slo_window_ns, basis)
     observed = observed_section(inputs, rows)
     matrix: dict[str, Any] = {
         "schema": SCHEMA,
@@ -44,9 +48,11 @@ def build_matrix(inputs: MatrixInputs) -> dict[str, Any]:
         "latency": latency_section(inputs, rows),
         "throughput": throughput_section(rows, window_ns),
         "slo": slo,
+        "fairness": fairness_section(inputs, rows, None if result is None else result.met),
+        "entrance": entrance_section(inputs, rows),
         "ends": ends_section(rows),
-        "preemption": preemption_section(rows, inputs.totals),
-        "kv": kv_section(rows, inputs.totals, inputs.scheduler),
+        "preemption": preemption_section(inputs, rows),
+        "kv": kv_section(inputs, rows),
         "queueing": queueing_section(inputs.totals, inputs.scheduler),
         "time": time_section(inputs.totals),
         "observed": observed,
@@ -132,5 +138,24 @@ def _knobs(inputs: MatrixInputs) -> dict[str, Any]:
         "kv_budget_blocks": config.usable_blocks,
         "kv_budget_tokens": config.usable_blocks * config.block_size,
         **own,
+        **_rule_knobs(inputs),
         "notes": list(inputs.policy_notes) or missing("nothing was estimated, clipped or ignored"),
     }
+
+
+def _rule_knobs(inputs: MatrixInputs) -> dict[str, Any]:
+    """Every knob beyond ``[scheduler]`` under its dotted name."""
+    unset = missing("not set: no limit")
+    found: dict[str, Any] = {}
+    for table, knobs in rules_to(inputs.rules).items():
+        for knob, value in knobs.items():
+            empty = value is None or value in ([], {})
+            found[f"{table}.{knob}"] = unset if empty else _set_only(value)
+    return found
+
+
+def _set_only(value: Any) -> Any:
+    """A quota that is not set is left out of its tenant's row."""
+    if isinstance(value, dict):
+        return {name: {knob: limit for knob, limit in own.items() if limit is not None} for name, own in value.items()}
+    return value

@@ -9,15 +9,16 @@ import numpy.typing as npt
 
 from replay_engine.config import SchedulerConfig
 from tracekit.metrics.distributions import missing
-from tracekit.metrics.inputs import Totals
+from tracekit.metrics.inputs import MatrixInputs, Totals
 
 __all__ = ["kv_section", "queueing_section", "time_section"]
 
 _IDLE = "no iteration ran"
 
 
-def kv_section(rows: npt.NDArray[np.void], totals: Totals, config: SchedulerConfig) -> dict[str, Any]:
-    """KV blocks: high-water mark, mean, cached, above the watermark; and what prefix caching saved."""
+def kv_section(inputs: MatrixInputs, rows: npt.NDArray[np.void]) -> dict[str, Any]:
+    """KV blocks: high-water mark, mean, cached, reserved, above the watermark; and what prefix caching saved."""
+    totals, config = inputs.totals, inputs.scheduler
     total, busy = totals.kv_total, totals.busy_ns
     level = config.watermark
     return {
@@ -26,7 +27,7 @@ def kv_section(rows: npt.NDArray[np.void], totals: Totals, config: SchedulerConf
         "high_water_share": totals.kv_used_max / total if total else missing("the engine has no KV pool"),
         "mean_used_share": totals.kv_used_ns / busy / total if busy and total else missing(_IDLE),
         "cached_high_water_blocks": totals.kv_cached_max if config.enable_prefix_caching else missing(_NO_CACHE),
-        "reserved_unused_blocks": missing("paged KV: a block is taken when a token needs it, none is reserved ahead"),
+        **_reserved(inputs),
         "above_watermark_ns": totals.above_watermark_ns if level > 0 else missing("no watermark (watermark = 0)"),
         "above_watermark_share": (
             missing("no watermark (watermark = 0)")
@@ -41,6 +42,20 @@ def kv_section(rows: npt.NDArray[np.void], totals: Totals, config: SchedulerConf
 
 
 _NO_CACHE = "prefix caching is off"
+
+
+def _reserved(inputs: MatrixInputs) -> dict[str, Any]:
+    """Blocks set aside for whole sequences against those written."""
+    names = ("reserved_high_water_blocks", "reserved_unused_blocks", "reserved_unused_share")
+    totals = inputs.totals
+    if inputs.rules.batching.kv_allocation != "contiguous":
+        return dict.fromkeys(names, missing("paged KV: a block is taken when a token needs it, none is reserved ahead"))
+    written, busy = inputs.written_block_ns, totals.busy_ns
+    if written is None or not busy or not totals.kv_used_ns:
+        reason = _IDLE if written is not None else "what was written of it needs --events full"
+        return {names[0]: totals.kv_used_max} | dict.fromkeys(names[1:], missing(reason))
+    unused = max(totals.kv_used_ns - written, 0.0)
+    return dict(zip(names, (totals.kv_used_max, unused / busy, unused / totals.kv_used_ns), strict=True))
 
 
 def _prefix(rows: npt.NDArray[np.void], totals: Totals, config: SchedulerConfig) -> dict[str, Any]:

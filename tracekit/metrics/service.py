@@ -1,4 +1,4 @@
-"""The matrix's view of what requests got: latencies, throughput, how they ended, preemptions."""
+"""The matrix's view of what requests got: latencies, throughput, how they ended."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy.typing as npt
 from replay_engine.tables import ENUMS
 from replay_engine.types import RequestState
 from tracekit.metrics.distributions import describe, missing
-from tracekit.metrics.inputs import MatrixInputs, Totals
+from tracekit.metrics.inputs import MatrixInputs
 from tracekit.metrics.traffic import run_length
 
-__all__ = ["ends_section", "latency_section", "preemption_section", "throughput_section"]
+__all__ = ["ends_section", "latency_section", "throughput_section"]
 
 Rows = npt.NDArray[np.void]
 
@@ -86,15 +86,3 @@ def ends_section(rows: Rows) -> dict[str, Any]:
     found = {names[code]: int(count) for code, count in enumerate(reasons) if count and code < len(names)}
     section["reasons"] = found or missing("every request finished")
     return section
-
-
-def preemption_section(rows: Rows, totals: Totals) -> dict[str, Any]:
-    """Preemptions by recompute and what they cost in tokens."""
-    computed = totals.prefill_tokens + totals.decode_tokens
-    return {
-        "preemptions": int(rows["preemptions"].sum()),
-        "requests_preempted": int(np.count_nonzero(rows["preemptions"])),
-        "recomputed_tokens": int(rows["recomputed_tokens"].sum()),
-        "preemptions_whole_replay": totals.preemptions,
-        "recomputed_share": totals.recomputed_tokens / computed if computed else missing("no token was computed"),
-    }

@@ -89,6 +89,20 @@ def _object_lines(spec: MatrixField, value: Any) -> Iterator[Line]:
         yield spec.label, "time (share of refused time), iterations"
         for name, row in value.items():
             yield f"  {name}", f"{span_text(row['ns'])} ({share(row['share'])}), {row['iterations']:,} iterations"
+    elif spec.name == "by_kind":
+        yield spec.label, "events; computed again, on the link, stood still"
+        for name, row in value.items():
+            moved = f"{row['recomputed_tokens']:,} tokens, {span_text(row['link_ns'])}, {span_text(row['stood_still_ns'])}"
+            yield f"  {name}", f"{row['events']:,}; {moved}"
+    elif spec.section == "fairness":
+        yield spec.label, f"{printable(value['tenant'])}: {share(value['share'])} ({value['requests']:,} requests)"
+    elif spec.name == "front_door.quotas":
+        yield spec.label, f"{len(value)} tenants"
+        for name, row in value.items():
+            yield f"  {printable(name)}", ", ".join(f"{knob} {_plain(limit)}" for knob, limit in row.items())
+    elif spec.name == "order.reserved":
+        kept = [f"priority {row['priority']}: {row['seqs']:,} seats, {row['blocks']:,} blocks" for row in value]
+        yield spec.label, "; ".join(kept)
     elif isinstance(value, list):
         yield spec.label, f"{len(value)}"
         for at, item in enumerate(value, 1):
