@@ -65,9 +65,11 @@ class DecodeSet:
         due = self.calendar.pop(iteration, None)
         if due is None:
             return []
-        gone = [seq for seq in due if seq.leaves_at == iteration]
-        for seq in gone:
-            self.leave(seq, seq.total, iteration)
+        gone = []
+        for seq in due:
+            if seq.leaves_at == iteration:  # and not filed twice, as when it lost its seat and got it back within an iteration
+                self.leave(seq, seq.total, iteration)
+                gone.append(seq)
         if len(gone) > 1:
             gone.sort(key=_ticket)
         return gone
