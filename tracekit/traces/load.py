@@ -8,15 +8,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from tracekit.errors import UsageError
+from tracekit.errors import InputError, UsageError
 from tracekit.traces.arrange import Arranged, arrange
+from tracekit.traces.arrival_process import place_arrivals
+from tracekit.traces.cached_tokens import count_cached
 from tracekit.traces.columns import parse_mapping
 from tracekit.traces.ddl import create_tables
-from tracekit.traces.formats import ReadOptions, detect, format_named
+from tracekit.traces.formats import Format, ReadOptions, detect, format_named
 from tracekit.traces.inputs import Source, open_sources
 from tracekit.traces.stage import Reject, Stage
+from tracekit.traces.tolerance import Tolerance, check_again
 
 if TYPE_CHECKING:
     import duckdb
@@ -24,8 +27,10 @@ if TYPE_CHECKING:
 
 __all__ = ["LOADER_VERSION", "LoadReport", "LoadedTrace", "load_trace", "read_trace"]
 
+DEFAULT = Tolerance()
 LOADER_VERSION = "1"
 Inputs = str | Path | Sequence[str | Path]
+Cached = Literal["inside", "outside"] | None
 Mapping = list[str] | dict[str, str] | None
 
 
@@ -69,22 +74,25 @@ class LoadedTrace:
 
 
 def load_trace(con: duckdb.DuckDBPyConnection, inputs: Inputs, *, name: str | None = None, mapping: Mapping = None,
-               fmt: str | None = None) -> LoadReport:  # fmt: skip
+               fmt: str | None = None, tolerance: Tolerance = DEFAULT, cached: Cached = None,
+               arrival: str | None = None) -> LoadReport:  # fmt: skip
     """Load a trace into the database of ``con`` (writable, inside a transaction that the caller owns).
 
-    The same bytes read the same way are found, not loaded again. Errors: ``InputError``, ``UsageError``.
+    ``cached`` says whether the log's input counts have the cached tokens in them, ``arrival`` (``poisson:rate=5``) places requests
+    that have no arrivals. The same bytes read the same way are found, not loaded again. Errors: ``InputError``, ``UsageError``.
     """
     began = time.perf_counter()
     create_tables(con)
     with open_sources(inputs) as sources, Stage() as stage:
-        digest = _digest(sources, mapping, fmt)
+        digest = _digest(sources, mapping, fmt, tolerance, cached, arrival)
         found = con.execute("SELECT trace FROM traces WHERE digest = ?", [digest]).fetchall()
         if found:
             report = report_of(con, int(found[0][0]))
+            check_again(report.rejects, report.rows_read, report.rows_dropped, tolerance)
             report.wall_s = time.perf_counter() - began
             return report
         chosen = _free_name(con, name, sources)
-        arranged, why = _read(sources, stage, mapping, fmt)
+        arranged, why = _read(sources, stage, mapping, fmt, tolerance, cached, arrival)
         trace = int(con.execute("SELECT coalesce(max(trace), 0) + 1 FROM traces").fetchall()[0][0])
         report = _report(arranged, sources, trace, chosen, digest, why)
         _insert(con, arranged, report, sources)
@@ -92,12 +100,13 @@ def load_trace(con: duckdb.DuckDBPyConnection, inputs: Inputs, *, name: str | No
         return report
 
 
-def read_trace(inputs: Inputs, *, name: str | None = None, mapping: Mapping = None, fmt: str | None = None) -> LoadedTrace:
+def read_trace(inputs: Inputs, *, name: str | None = None, mapping: Mapping = None, fmt: str | None = None,
+               tolerance: Tolerance = DEFAULT, cached: Cached = None, arrival: str | None = None) -> LoadedTrace:  # fmt: skip
     """Read a trace into memory, without a database. Errors: ``InputError``, ``UsageError``."""
     began = time.perf_counter()
     with open_sources(inputs) as sources, Stage() as stage:
-        arranged, why = _read(sources, stage, mapping, fmt)
-        report = _report(arranged, sources, None, name or _stem(sources), _digest(sources, mapping, fmt), why)
+        arranged, why = _read(sources, stage, mapping, fmt, tolerance, cached, arrival)
+        report = _report(arranged, sources, None, name or _stem(sources), _digest(sources, mapping, fmt, tolerance, cached, arrival), why)
         arrivals = arranged.arrivals(0).read_all()
         extras = arranged.extras(0)
         report.wall_s = time.perf_counter() - began
@@ -122,12 +131,15 @@ def report_of(con: duckdb.DuckDBPyConnection, trace: int) -> LoadReport:
     )  # fmt: skip
 
 
-def _digest(sources: list[Source], mapping: Mapping, fmt: str | None) -> str:
+def _digest(sources: list[Source], mapping: Mapping, fmt: str | None, tolerance: Tolerance, cached: Cached,
+            arrival: str | None) -> str:  # fmt: skip
     """One file read with nothing said is known by its own sha256; anything else by a digest over all that matters."""
-    if len(sources) == 1 and not mapping and fmt is None:
+    if len(sources) == 1 and not mapping and fmt is None and not (tolerance.dedupe or cached or arrival):
         return sources[0].sha256
     said = sorted(mapping.items() if isinstance(mapping, dict) else mapping or [])
-    return hashlib.sha256(repr((fmt, said, [source.sha256 for source in sources])).encode()).hexdigest()
+    matters = (fmt, said, [source.sha256 for source in sources], *(["dedupe"] if tolerance.dedupe else []),
+               *([cached, arrival] if cached or arrival else []))  # fmt: skip
+    return hashlib.sha256(repr(matters).encode()).hexdigest()
 
 
 def _stem(sources: list[Source]) -> str:
@@ -145,22 +157,40 @@ def _free_name(con: duckdb.DuckDBPyConnection, name: str | None, sources: list[S
     return next(n for n in (stem, *(f"{stem}-{k}" for k in range(2, len(taken) + 3))) if n not in taken)
 
 
-def _read(sources: list[Source], stage: Stage, mapping: Mapping, fmt: str | None) -> tuple[Arranged, tuple[str, str]]:
-    options = ReadOptions(mapping=parse_mapping(mapping))
+def _read(sources: list[Source], stage: Stage, mapping: Mapping, fmt: str | None,
+          tolerance: Tolerance, cached: Cached, arrival: str | None) -> tuple[Arranged, tuple[str, str]]:  # fmt: skip
+    options = ReadOptions(mapping=parse_mapping(mapping), cached=cached)
     if fmt is not None:
         chosen, why = format_named(fmt), "as said"
     else:
         chosen, match = detect(sources[0], mapped=bool(options.mapping))
         why = match.why
     absolute: bool | None = None
+    _refuse_strangers(sources, chosen, fmt, stage)
     for source in sources:
+        stage.names[source.number] = source.name
         chosen.read(source, stage, options)
         if source.cut_at is not None:
             stage.facts.warn(f"{source.name}: the archive breaks off at byte {source.cut_at}; what it holds was read")
         if absolute is not None and absolute != stage.facts.absolute:
             stage.facts.warn(f"{source.name}: its times count from another start than those of the files before it")
         absolute = stage.facts.absolute
-    return arrange(stage, sources[0].name), (chosen.NAME, why)
+    if stage.kept:
+        count_cached(stage, chosen.NAME, cached, sources[0].name)
+        place_arrivals(stage, arrival, sources[0].name)
+    return arrange(stage, sources[0].name, tolerance), (chosen.NAME, why)
+
+
+def _refuse_strangers(sources: list[Source], chosen: Format, fmt: str | None, stage: Stage) -> None:
+    """Further files must look like the first one, unless a person said what they are."""
+    seen: dict[str, str] = {}
+    for source in sources:
+        if source.sha256 in seen:
+            stage.facts.warn(f"{source.name}: the same bytes as {seen[source.sha256]}; every request counts twice")
+        seen.setdefault(source.sha256, source.name)
+        if fmt is None and chosen.sniff(source.head) is None:
+            raise InputError(f"not {chosen.NAME}, as {sources[0].name} is", file=source.name,
+                             expected="files of one format in one load (or say it with --format)")  # fmt: skip
 
 
 def _report(arranged: Arranged, sources: list[Source], trace: int | None, name: str, digest: str,
@@ -203,8 +233,8 @@ def _insert(con: duckdb.DuckDBPyConnection, arranged: Arranged, report: LoadRepo
     con.execute(
         "INSERT INTO traces VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, map(?, ?), ?, ?, now()::TIMESTAMP)",
         [report.trace, report.name, report.digest, report.format, files, report.t0_ns, facts.zone_assumed, report.span_ns,
-         arranged.resolution_ns, "absolute" if facts.absolute else "relative", facts.block_tokens, facts.hash_scope,
-         facts.hash_rounding, facts.obs_clock, report.rows_read, report.rows_kept, list(report.rows_dropped),
+         arranged.resolution_ns, facts.arrival_kind or ("absolute" if facts.absolute else "relative"), facts.block_tokens,
+         facts.hash_scope, facts.hash_rounding, facts.obs_clock, report.rows_read, report.rows_kept, list(report.rows_dropped),
          list(report.rows_dropped.values()), report.warnings, LOADER_VERSION],
     )  # fmt: skip
 

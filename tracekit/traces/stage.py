@@ -50,6 +50,8 @@ class Facts:
     hash_scope: Literal["global", "session", "none"] = "none"
     hash_rounding: Literal["ceil", "floor"] | None = None
     obs_clock: Literal["server", "client", "gateway"] | None = None
+    arrival_kind: str | None = None
+    """How arrivals came to be, where it is neither ``absolute`` nor ``relative`` times of a log: ``generated``, ``closed_loop``."""
     ignored_columns: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -76,6 +78,10 @@ class Stage:
         self.kept = 0
         self.dropped: Counter[str] = Counter()
         self.rejects: list[Reject] = []
+        self.names: dict[int, str] = {}
+        """What messages call each source, by its number."""
+        self.not_requests: set[str] = set()
+        """Reasons of dropped rows that are no bad rows: they were never requests, or are left out on demand."""
         self._pending: list[pa.Table] = []
         self._pending_rows = 0
         self._runs: list[tuple[npt.NDArray[np.int64], ...]] = []
@@ -151,6 +157,31 @@ class Stage:
         self.count_dropped(reason, 1)
         if len(self.rejects) < EXAMPLES:
             self.rejects.append(Reject(file, line, column, None if value is None else shown(value), reason))
+
+    def set_aside(self, reason: str, rows: int) -> None:
+        """Count rows that are well-formed but no requests of this trace (tool events, health checks)."""
+        if rows:
+            self.not_requests.add(reason)
+            self.count_dropped(reason, rows)
+
+    def keep_only(self, rows: npt.NDArray[np.int64], reason: str) -> None:
+        """Leave out on demand all staged rows but ``rows`` (ascending, from 0), prefix runs included."""
+        import pyarrow as pa
+
+        gone = self.kept - len(rows)
+        self.con.register("kept_rows", pa.table({"kept": rows}))
+        self.con.execute("CREATE TABLE fewer AS SELECT s.* FROM stage s JOIN kept_rows ON s.rowid = kept ORDER BY s.rowid")
+        self.con.unregister("kept_rows")
+        self.con.execute("DROP TABLE stage; ALTER TABLE fewer RENAME TO stage")
+        place = np.full(self.kept, -1, np.int64)
+        place[rows] = np.arange(len(rows))
+        runs = self.runs()
+        if runs is not None:
+            stays = place[runs[0]] >= 0
+            self._runs = [(place[runs[0][stays]], *(part[stays] for part in runs[1:]))]
+        self.kept -= gone
+        self.read -= gone
+        self.set_aside(reason, gone)
 
     def count_dropped(self, reason: str, rows: int) -> None:
         """Count dropped rows without an example."""
