@@ -49,7 +49,7 @@ class RunRecord:
             "command": command,
             "tracekit_version": __version__,
         }
-        constants = {
+        constants: dict[str, dict[str, Any]] = {
             "iterations": {
                 "budget": config.token_budget, "kv_total": config.usable_blocks, "paused": 0, "swapped": 0, "mode": "simulated",
                 "padded_tokens": 0,
@@ -150,8 +150,8 @@ class RunRecord:
         policy = self._setup.policy
         if policy.rules.batching.kv_allocation != "contiguous" or self._setup.events != "full":
             return None
-        tables = (self._table(name) for name in ("iterations", "prefill_entries", "spans"))
-        return written_block_ns(*tables, outcomes, policy.scheduler.block_size)
+        iterations, entries, spans = (self._table(name) for name in ("iterations", "prefill_entries", "spans"))
+        return written_block_ns(iterations, entries, spans, outcomes, policy.scheduler.block_size)
 
     def _gaps(self, outcomes: npt.NDArray[np.void]) -> TokenGaps | None:
         if self._setup.events != "full":

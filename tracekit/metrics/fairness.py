@@ -1,8 +1,8 @@
 """How evenly tenants were served: Jain's index, ``(sum x)^2 / (n sum x^2)``, from 1/n (one has all) to 1 (all alike).
 
 Two shares are compared between tenants. *Service*: of the output tokens a tenant asked for in the arrival window, those it had
-got by the end of that window; who is held back has less of them by then, even if all finish in the end. A request's tokens count as
-evenly spread between its first and its last. *SLO*: the tenant's attainment.
+got by the end of that window; who is held back has less of them by then, even if all finish in the end. A request's tokens
+count as evenly spread between its first and its last. *SLO*: the tenant's attainment.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def _service(inputs: MatrixInputs, rows: npt.NDArray[np.void], code: npt.NDArray
     wanted = np.bincount(code, weights=inputs.demand_tokens[rows["request"]], minlength=size)
     end = int(rows["arrival_ns"].max())
     got = np.bincount(code, weights=_tokens_by(rows, end), minlength=size)
-    return np.divide(got, wanted, out=np.full(size, np.nan), where=wanted > 0)
+    found: Numbers = np.divide(got, wanted, out=np.full(size, np.nan), where=wanted > 0)
+    return found
 
 
 def _tokens_by(rows: npt.NDArray[np.void], end: int) -> Numbers:
