@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -100,21 +100,45 @@ def _left(store: Store, name: str) -> list[SpoolInfo]:
 
 
 def show(
-    run: Run,
+    run: Annotated[
+        list[str], typer.Argument(metavar="RUN...", help="Numbers or names of runs, or last; several stand side by side.")
+    ],
     markdown: Annotated[bool, typer.Option("--markdown", help="The matrix as Markdown.")] = False,
     db: Db = DEFAULT_DB,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Show the acceptance matrix of a run."""
+    """Show the acceptance matrix of a run, or the key figures of several runs side by side."""
     from tracekit.store import Store, load_run, resolve_run
 
     store = Store(db)
-    row = load_run(store, resolve_run(store, run))
-    if row["matrix"] is None:
-        raise UsageError(f"run {row['run']}: state {row['state']}, it has no matrix; `tracekit sql` reads its events")
+    rows = [load_run(store, resolve_run(store, text)) for text in run]
+    for row in rows:
+        if row["matrix"] is None:
+            raise UsageError(f"run {row['run']}: state {row['state']}, it has no matrix; `tracekit sql` reads its events")
+    if len(rows) > 1:
+        _emit_beside(rows, as_json, markdown)
+    else:
+        emit_run(rows[0]["run"], rows[0]["state"], rows[0]["matrix"], as_json, markdown)
 
-    emit_run(row["run"], row["state"], row["matrix"], as_json, markdown)
+
+def _emit_beside(runs: list[dict[str, Any]], as_json: bool, markdown: bool) -> None:
+    from tracekit.sidebyside import render_rows, run_labels, side_by_side
+
+    rows = side_by_side([run["matrix"] for run in runs])
+    head = ["", *run_labels(runs)]
+    names = [{"run": run["run"], "name": run["name"], "state": run["state"]} for run in runs]
+    document = {"schema": "tracekit.sidebyside/1", "runs": names, "rows": [row.to_dict() for row in rows]}
+
+    def render() -> None:
+        cells = render_rows(rows)
+        if markdown:
+            lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in [head, *cells]]
+            print_text("\n".join([lines[0], "|---" + "|---:" * len(runs) + "|", *lines[1:]]))
+        else:
+            print_table(head, cells)
+
+    emit(document, as_json, render)
 
 
 def explain(
