@@ -8,24 +8,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.errors import InputError
 from tracekit.traces.columns import EXTRA, Column
 from tracekit.traces.prefix_runs import Runs, arrange_runs
+from tracekit.traces.remarks import STATUS, observed, remark, unmodelled
+from tracekit.traces.repeats import look_for_repeats
 from tracekit.traces.stage import Stage
+from tracekit.traces.ticks import coarse_tick
+from tracekit.traces.tolerance import Tolerance, check_dropped
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["Arranged", "arrange"]
 
+DEFAULT = Tolerance()
 HOUR = 3_600_000_000_000
-_STATUS = (
-    "CASE WHEN status IS NULL THEN NULL WHEN lower(status) IN ('ok', 'success', 'succeeded', 'true', '200') THEN 'ok'"
-    " WHEN lower(status) IN ('error', 'failed', 'failure', 'false') THEN 'error'"
-    " WHEN lower(status) IN ('cancelled', 'canceled', 'abort', 'aborted') THEN 'cancelled'"
-    " WHEN lower(status) IN ('timeout', 'timed_out') THEN 'timeout' WHEN lower(status) = 'rejected' THEN 'rejected'"
-    " ELSE 'unknown' END AS status"
-)
+SECOND = 1_000_000_000
+TICK_INSTANTS = 100_000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,15 +64,23 @@ class Arranged:
 
     def _extra(self, column: Column) -> str:
         if column.name == "status":
-            return _STATUS
+            return f"{STATUS} AS status"
+        if column.name == "unmodelled":
+            return f"{unmodelled(self.stage)} AS unmodelled"
+        if column.kind == "duration" and column.name.startswith("obs_"):
+            return f'{observed(self.stage, column)} AS "{column.stored}"'
         shift = f" - {self.t0_ns}" if column.kind == "time" else ""
         return f'"{column.stored}"{shift} AS "{column.stored}"'
 
 
-def arrange(stage: Stage, name: str) -> Arranged:
-    """Sort, shift to the first arrival, number the rows. Errors: ``InputError`` without rows or with more than half dropped."""
+def arrange(stage: Stage, name: str, tolerance: Tolerance = DEFAULT) -> Arranged:
+    """Sort, shift to the first arrival, number the rows. Errors: ``InputError`` without rows or with too many dropped."""
     stage.flush()
-    _refuse_mostly_bad(stage, name)
+    check_dropped(stage, name, tolerance)
+    look_for_repeats(stage, dedupe=tolerance.dedupe)
+    if unmodelled(stage) is not None:
+        stage.open(["unmodelled"])
+    remark(stage)
     row = stage.one("SELECT min(arrival_ns), max(arrival_ns) FROM stage")
     t0, span = int(row[0]), int(row[1] - row[0])
     order = _order(stage)
@@ -81,21 +88,6 @@ def arrange(stage: Stage, name: str) -> Arranged:
     runs = stage.runs()
     arranged_runs = None if runs is None else arrange_runs(runs, order, stage.kept)
     return Arranged(stage=stage, rows=stage.kept, t0_ns=t0, span_ns=span, resolution_ns=resolution, runs=arranged_runs)
-
-
-def _refuse_mostly_bad(stage: Stage, name: str) -> None:
-    dropped = stage.dropped.total()
-    if stage.read == 0:
-        raise InputError("no data rows", file=name, expected="at least one request")
-    if dropped * 2 > stage.read:
-        first = stage.rejects[0]
-        reasons = ", ".join(f"{reason} {count}" for reason, count in stage.dropped.most_common(3))
-        raise InputError(
-            f"{dropped} of {stage.read} rows cannot be used ({reasons}); the first: {first.reason}", file=first.file,
-            line=first.line, column=first.column, value=first.value, expected="a trace of which at least half can be read",
-        )  # fmt: skip
-    if dropped * 20 > stage.read:
-        stage.facts.warn(f"{dropped} of {stage.read} rows were dropped ({dropped / stage.read:.1%})")
 
 
 def _order(stage: Stage) -> npt.NDArray[np.int64] | None:
@@ -130,6 +122,11 @@ def _resolution(stage: Stage, t0: int) -> int:
     groups, largest = _ticks(stage)
     if largest > 1 and stage.kept > 2 * groups:
         stage.facts.warn(f"arrivals come in groups at one instant (up to {largest}, {groups} instants for {stage.kept} requests)")
+        rows = stage.con.execute(f"SELECT DISTINCT arrival_ns FROM arranged ORDER BY 1 LIMIT {TICK_INSTANTS}").fetchnumpy()
+        resolution = coarse_tick(np.asarray(rows["arrival_ns"], np.int64), resolution)
+    if resolution >= SECOND and stage.kept > 1:
+        stage.facts.warn(f"times are whole ticks of {resolution / SECOND:g} s: bursts and gaps within a tick are artefacts"
+                         " (--spread-ticks spreads them)")  # fmt: skip
     return resolution
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, cast
 
 from tracekit.errors import InputError, UsageError
 
@@ -43,6 +43,8 @@ class ReadOptions:
     """What a person said about the columns; formats with a fixed layout ignore it."""
 
     mapping: Mapping[str, Mapped] = field(default_factory=dict)
+    cached: Literal["inside", "outside"] | None = None
+    """Whether the input count of the log has the cached tokens in it; ``None``: as the source is known to count."""
 
 
 class Format(Protocol):
