@@ -11,6 +11,7 @@ from typing import Any
 
 from replay_engine.combination_rows import ALLOWED, REFUSED, Combination
 from replay_engine.config import ConfigError, SchedulerConfig
+from replay_engine.plugins import plugin_name
 from replay_engine.rules import Rules, Tier
 
 __all__ = ["TABLE", "Combination", "check", "implied", "remarks"]
@@ -74,6 +75,7 @@ def _idle(scheduler: SchedulerConfig, rules: Rules) -> list[str]:
         ("batching.output_reserve_ratio", batching.output_reserve_ratio != 1 and unreserved, "output_reserve = none"),
         ("batching.max_partial_prefills", batching.max_partial_prefills is not None and whole, "enable_chunked_prefill = false"),
         ("order.aging_s", order.aging_s is not None and by == "fcfs", "first come, first served"),
+        ("order.aging_s", order.aging_s is not None and plugin_name(by) is not None, "a plugin's key is taken as it is"),
         ("order.size", order.size != "prompt" and by != "shortest_first", "order.by is not shortest_first"),
         ("preemption.host_blocks", preemption.host_blocks > 0 and preemption.mode != "swap", "preemption.mode is not swap"),
         ("front_door.degrade_to_tokens", door.degrade_to_tokens != 128 and not degrades, "no degrade_above_kv or _queue"),

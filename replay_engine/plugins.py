@@ -87,8 +87,8 @@ class RunningView(NamedTuple):
 class OrderKey(Protocol):
     """Key of the waiting queue: smallest first, ties by arrival.
 
-    Called once when the request is queued: it may not depend on time (``order.aging_s`` adds waiting). One number, or a tuple of
-    numbers of the same length for every request.
+    Called whenever the request is queued: it may not depend on time. Waiting is weighed in by the arrival, as in
+    ``key + arrival_ns / aging_ns``. One number, or a tuple of numbers of the same length for every request.
     """
 
     def __call__(self, request: Request, /) -> SortKey: ...

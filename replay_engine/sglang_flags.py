@@ -17,7 +17,7 @@ from replay_engine.rule_tables import Tables
 from replay_engine.settings_file import nearest, one_line
 from replay_engine.vllm_flags import typed_value
 
-__all__ = ["SglangCommand", "looks_like_sglang", "split_sglang"]
+__all__ = ["NAMES", "SglangCommand", "looks_like_sglang", "split_sglang"]
 
 GIB = 2**30
 MAX_PREFILL_TOKENS = 16384
@@ -70,6 +70,44 @@ _NO_ORDER = {
     "hrrn": "the response ratio changes with time for each request differently, which no static key does",
     "routing-key": "requests of a trace have no routing key",
 }
+
+
+NAMES: tuple[tuple[str, str, str], ...] = (
+    (
+        "--chunked-prefill-size",
+        "`max_num_batched_tokens`; -1: `enable_chunked_prefill = false`",
+        "no: theirs counts prefill only",
+    ),
+    ("--max-prefill-tokens", "`max_num_batched_tokens`, the smaller of the two", "no: as above"),
+    ("--max-running-requests", "`max_num_seqs`", "nearly; theirs defaults by memory"),
+    ("(always)", "`batching.max_partial_prefills = 1`", "yes"),
+    ("(default loop)", "`batching.step = prefill_first`", "yes"),
+    ("--enable-mixed-chunk", "`batching.step = decode_first`", "nearly: decodes are charged to the prefill budget"),
+    ("--schedule-policy fcfs", "`order.by = fcfs`", "yes"),
+    (
+        "--schedule-policy shortest-prefill-first",
+        "`order.by = shortest_first`, `size = prompt`",
+        "nearly: theirs leaves cached tokens out",
+    ),
+    ("--schedule-policy lpm, dfs-weight, lof, random, hrrn, routing-key", "refused", "no counterpart; the error says why"),
+    (
+        "--enable-priority-scheduling",
+        "`order.by = priority`, `larger_first = true`, `preemption.to_admit = true`",
+        "nearly: no threshold",
+    ),
+    ("--schedule-low-priority-values-first", "`order.larger_first = false`", "yes"),
+    ("--schedule-conservativeness", "`batching.output_reserve = max_tokens`, clip 4096, ratio 0.7 x it", "nearly: theirs decays"),
+    ("(retraction)", "`preemption.victim = least_progress`", "nearly: ties differ"),
+    ("--page-size", "`block_size`, `batching.chunk_align`", "yes; theirs is mostly 1, here 16 if not given"),
+    ("--mem-fraction-static", "`kv_cache_memory_bytes` = share - weights", "no: vLLM's share holds activations too"),
+    ("--max-total-tokens", "`num_gpu_blocks`", "yes"),
+    ("--context-length", "`max_model_len`", "yes"),
+    ("--disable-radix-cache", "`enable_prefix_caching = false`", "yes; otherwise granularity differs"),
+    ("--disable-overlap-schedule", "`async_scheduling = false`", "yes in effect"),
+    ("--prefill-decode-interval", "`prefill_schedule_interval`, with mixed chunks only", "similar"),
+    ("--max-queued-requests", "`front_door.max_queued_reqs`", "yes"),
+)
+"""SGLang's flags, what they become, and whether that means the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +272,4 @@ def _reserve(flags: dict[str, Any], rules: Tables, notes: list[str]) -> None:
         raise ConfigError(f"--schedule-conservativeness = {conservativeness:g}: expected a number of at least 0")
     ratio = min(FIRST_RATIO * conservativeness, 1.0)
     rules["batching"] |= {"output_reserve": "max_tokens", "output_reserve_clip": OUTPUT_CLIP, "output_reserve_ratio": ratio}
-    notes.append(
-        f"SGLang: output_reserve_ratio = {ratio:g} stays; there it falls to a seventh until something is retracted"
-    )
+    notes.append(f"SGLang: output_reserve_ratio = {ratio:g} stays; there it falls to a seventh until something is retracted")
