@@ -14,6 +14,7 @@ import numpy.typing as npt
 from replay_engine.profile import Latency
 from replay_engine.types import RequestBatch
 from tracekit.traces.load import read_trace
+from tracekit.traces.slicing import Slice
 from tracekit.traces.source import TraceSource
 from tracekit.traces.synth import Columns, Tenant, synthesise, write_azure_csv, write_jsonl
 
@@ -30,7 +31,7 @@ CONV_REQUESTS, CONV_SECONDS = 13_000, 2190.6
 
 
 def _source(path: Path, limit: int | None) -> TraceSource:
-    return TraceSource.from_loaded(read_trace(path), limit=limit)
+    return TraceSource.from_loaded(read_trace(path), Slice(limit=limit))
 
 
 def azure_conv(limit: int | None = None, folder: Path = TRACES) -> tuple[TraceSource, str]:

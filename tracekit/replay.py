@@ -27,7 +27,7 @@ from tracekit.jobs import Job
 from tracekit.metrics import SloTable, parse_goodput, parse_slo
 from tracekit.metrics.slo import Slo, parse_duration_ns
 from tracekit.record import RunRecord
-from tracekit.slices import lead_in_ns, parse_window
+from tracekit.slices import lead_in_ns, slice_lines, slice_of
 from tracekit.store import Store
 from tracekit.traces.load import load_trace, report_of
 from tracekit.traces.source import TraceSource
@@ -81,6 +81,10 @@ def replay(
     warmup: str | None = None,
     limit: int | None = None,
     rate_scale: float = 1.0,
+    where: str | None = None,
+    thin: str | None = None,
+    by: str | None = None,
+    spread_ticks: bool = False,
     seed: int = 0,
     events: str = "full",
     mapping: Sequence[str] = (),
@@ -142,18 +146,15 @@ def _prepare(store: Store, given: dict[str, Any], tell: Say) -> Setup:
     warmup_ns = parse_duration_ns(given["warmup"], where="--warmup") if given["warmup"] else 0
     slo = _slo(given, policy)
     trace, trace_name, t0_ns, span_ns = _trace(store, given, tell)
-    window = parse_window(given["window"], span_ns, t0_ns) if given["window"] else None
+    part = slice_of(given, span_ns, t0_ns)
     with store.read() as con:
-        lead = lead_in_ns(con, trace, profile) if window is not None else 0
-        source = TraceSource.from_database(
-            con, trace, window_ns=window, lead_in_ns=lead, limit=given["limit"], rate_scale=given["rate_scale"]
-        )
-    if window is not None:
-        tell(f"window: a lead-in of up to {lead / 1e9:.0f} s before it is replayed and not counted")
-    if source.left_out:
-        tell(f"{source.left_out:,} requests of the trace are left out: they failed in it, or have no tokens")
+        if part.window_ns is not None:
+            part = replace(part, lead_in_ns=lead_in_ns(con, trace, profile))
+        source = TraceSource.from_database(con, trace, part)
+    for line in slice_lines(source):
+        tell(line)
     return Setup(
-        profile=profile, policy=policy, slo=slo, source=source, trace=trace, trace_name=trace_name, lead_in_ns=lead,
+        profile=profile, policy=policy, slo=slo, source=source, trace=trace, trace_name=trace_name, lead_in_ns=part.lead_in_ns,
         seed=given["seed"], events=given["events"], accept_degraded=given["accept_degraded"], warmup_ns=warmup_ns,
     )  # fmt: skip
 

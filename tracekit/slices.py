@@ -1,24 +1,69 @@
-"""Which part of a trace is replayed: windows, their lead-in, and what of it counts."""
+"""Which part of a trace is taken: what the options of a command say, the lead-in of a window, and the lines that tell it."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from tracekit.errors import UsageError, shown
 from tracekit.metrics.slo import parse_duration_ns
+from tracekit.traces.slicing import By, Slice
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
     from replay_engine.profile import Profile
+    from tracekit.traces.source import TraceSource
 
-__all__ = ["lead_in_ns", "parse_window"]
+__all__ = ["lead_in_ns", "parse_thin", "parse_window", "slice_lines", "slice_of"]
 
 LEAD_IN_NS = 60_000_000_000
 _EXPECTED = "expected FROM:TO, as 10m:20m from the trace's start, or two absolute times; an empty side is the trace's own end"
+
+
+def slice_of(given: Mapping[str, Any], span_ns: int, t0_ns: int | None) -> Slice:
+    """The slice that a command's options ``window limit rate_scale where thin by spread_ticks seed`` say, without a lead-in."""
+    window, by = given.get("window"), given.get("by")
+    if by is not None and by not in ("session", "prefix", "request"):
+        raise UsageError(f"--by {shown(by)}: expected session, prefix or request")
+    return Slice(
+        window_ns=parse_window(window, span_ns, t0_ns) if window else None,
+        limit=given.get("limit"),
+        rate_scale=given.get("rate_scale", 1.0),
+        where=given.get("where"),
+        thin=parse_thin(given["thin"]) if given.get("thin") else None,
+        by=cast("By | None", by),
+        spread_ticks=bool(given.get("spread_ticks")),
+        seed=given.get("seed", 0),
+    )
+
+
+def parse_thin(text: str) -> tuple[int, int]:
+    """``1/64`` as (1, 64). Errors: ``UsageError``."""
+    match = re.fullmatch(r"\s*(\d{1,9})\s*/\s*(\d{1,9})\s*", text)
+    if match is None or not 0 < int(match[1]) < int(match[2]):
+        raise UsageError(f"--thin {shown(text)}: expected a share below one, as 1/64")
+    return int(match[1]), int(match[2])
+
+
+def slice_lines(source: TraceSource) -> Iterator[str]:
+    """What a person must know of the slice that is replayed, a line each."""
+    part = source.part
+    if part.window_ns is not None:
+        yield f"window: a lead-in of up to {part.lead_in_ns / 1e9:.0f} s before it is replayed and not counted"
+    if part.where is not None:
+        yield f"where: only the requests for which {shown(part.where, 200)} holds"
+    if part.thin is not None:
+        whole = {"session": "sessions, each whole", "prefix": "prefix groups, each whole", "request": "requests"}
+        yield f"thin: {part.thin[0]} of {part.thin[1]} {whole[source.by or 'request']}; each stands for {source.weight:.4g}"
+    if part.spread_ticks:
+        yield f"spread: arrivals are spread inside ticks of {source.tick_ns / 1e9:g} s by seed {part.seed}"
+    if source.left_out:
+        yield f"{source.left_out:,} requests of the trace are left out: they failed in it, or have no tokens"
 
 
 def parse_window(text: str, span_ns: int, t0_ns: int | None) -> tuple[int, int]:
@@ -66,7 +111,7 @@ def lead_in_ns(con: DuckDBPyConnection, trace: int, profile: Profile) -> int:
     row = con.execute("SELECT avg(obs_e2e_ns), avg(input_tokens), avg(output_tokens) FROM requests WHERE trace = ?", [trace])
     observed, prompt, output = row.fetchall()[0]
     if observed is not None:
-        return max(LEAD_IN_NS, round(2 * observed))
+        return max(LEAD_IN_NS, int(round(2 * observed)))
     if prompt is None:
         return LEAD_IN_NS
     cost = profile.latency

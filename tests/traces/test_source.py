@@ -12,6 +12,7 @@ import pytest
 
 from tracekit.errors import InputError, UsageError
 from tracekit.traces.load import load_trace, read_trace
+from tracekit.traces.slicing import Slice
 from tracekit.traces.source import TraceSource
 
 Write = Callable[..., Path]
@@ -30,7 +31,8 @@ def path(write: Write) -> Path:
 def both(path: Path, con: duckdb.DuckDBPyConnection, **options: object) -> list[TraceSource]:
     trace = load_trace(con, path).trace
     assert trace is not None
-    return [TraceSource.from_database(con, trace, **options), TraceSource.from_loaded(read_trace(path), **options)]  # type: ignore[arg-type]
+    part = Slice(**options)  # type: ignore[arg-type]
+    return [TraceSource.from_database(con, trace, part), TraceSource.from_loaded(read_trace(path), part)]
 
 
 def test_whole_trace(path: Path, con: duckdb.DuckDBPyConnection) -> None:
@@ -86,7 +88,7 @@ def test_limit_and_empty_slices(path: Path, con: duckdb.DuckDBPyConnection) -> N
 def test_deadlines_keep_their_distance_from_the_arrival(write: Write) -> None:
     rows = [{"arrival_ms": 1000 * i, "deadline_ms": 1000 * i + 300, "input_tokens": 1, "output_tokens": 1} for i in range(1, 4)]
     trace = read_trace(write("".join(json.dumps(row) + "\n" for row in rows), "t.jsonl"), fmt="generic_jsonl")
-    source = TraceSource.from_loaded(trace, rate_scale=4.0)
+    source = TraceSource.from_loaded(trace, Slice(rate_scale=4.0))
     assert source.arrival_ns.tolist() == [0, 250_000_000, 500_000_000]
     assert source.deadline_ns is not None
     assert source.deadline_ns.tolist() == [300_000_000, 550_000_000, 800_000_000]

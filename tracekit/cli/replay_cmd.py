@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug
+from tracekit.cli.slice_options import ByOption, Limit, RateScale, Seed, SpreadTicks, Thin, Where, Window
 
 __all__ = ["register"]
 
@@ -52,13 +53,6 @@ Goodput = Annotated[
     list[str] | None,
     typer.Option("--goodput", metavar="PARTS", help="The SLO as vLLM's benchmark writes it, in ms: ttft:200 tpot:50 e2el:5000."),
 ]
-Window = Annotated[
-    str | None,
-    typer.Option("--window", metavar="FROM:TO", help="Part of the trace: 10m:20m from its start, or absolute times."),
-]
-Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Only the first N requests.")]
-RateScale = Annotated[float, typer.Option("--rate-scale", metavar="X", help="Arrivals come X times as fast.")]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
 EventsOption = Annotated[Events, typer.Option("--events", help="What is recorded of the run.")]
 Name = Annotated[str | None, typer.Option("--name", metavar="TEXT", help="The run's name.")]
 Warmup = Annotated[
@@ -79,6 +73,10 @@ def replay(
     warmup: Warmup = None,
     limit: Limit = None,
     rate_scale: RateScale = 1.0,
+    where: Where = None,
+    thin: Thin = None,
+    by: ByOption = None,
+    spread_ticks: SpreadTicks = False,
     seed: Seed = 0,
     events: EventsOption = Events.full,
     mapping: Map = None,
@@ -101,8 +99,8 @@ def _run(*, as_json: bool, debug: bool, **options: Any) -> int:
 
     for name in ("sets", "mapping"):
         options[name] = tuple(options[name] or ())
-    for name in ("engine", "events"):
-        options[name] = options[name].value
+    for name in ("engine", "events", "by"):
+        options[name] = None if options[name] is None else options[name].value
     options["goodput"] = " ".join(options["goodput"]) if options["goodput"] else None
     with ProgressDisplay("replay") as progress:
         report = replay_trace(progress=progress, say=note, **options)

@@ -1,0 +1,39 @@
+"""Options that say which part of a trace is taken: the same for every verb that takes one."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+__all__ = ["ByOption", "Grouping", "Limit", "RateScale", "Seed", "SpreadTicks", "Thin", "Where", "Window"]
+
+
+class Grouping(StrEnum):
+    session = "session"
+    prefix = "prefix"
+    request = "request"
+
+
+Window = Annotated[
+    str | None,
+    typer.Option("--window", metavar="FROM:TO", help="Part of the trace: 10m:20m from its start, or absolute times."),
+]
+Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Only the first N requests (of the window).")]
+RateScale = Annotated[float, typer.Option("--rate-scale", metavar="X", help="Arrivals come X times as fast.")]
+Where = Annotated[
+    str | None,
+    typer.Option("--where", metavar="SQL", help="Only requests for which it holds, as \"tenant = 'a' AND input_tokens < 4000\"."),
+]
+Thin = Annotated[
+    str | None, typer.Option("--thin", metavar="N/M", help="Only this share, as 1/64, chosen by the seed; groups stay whole.")
+]
+ByOption = Annotated[
+    Grouping | None,
+    typer.Option("--by", help="What --thin keeps whole [default: session, else prefix, else request, as the trace has them]."),
+]
+SpreadTicks = Annotated[
+    bool, typer.Option("--spread-ticks", help="Spread arrivals uniformly inside the tick of the trace's clock, by the seed.")
+]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
