@@ -62,7 +62,7 @@ def policies_page() -> str:
     lines = [_HEAD]
     for table, kind in RULE_TABLES.items():
         lines += [
-            f"## `[{table}]`: {_TITLES[table]}",
+            f"## `[{table}]`",
             "",
             _words(kind.__doc__ or ""),
             "",
