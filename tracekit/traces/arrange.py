@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.traces.columns import EXTRA, Column
+from tracekit.traces.linking import Links, link_sessions
 from tracekit.traces.prefix_runs import Runs, arrange_runs
 from tracekit.traces.remarks import STATUS, observed, remark, unmodelled
 from tracekit.traces.repeats import look_for_repeats
@@ -37,6 +38,7 @@ class Arranged:
     span_ns: int
     resolution_ns: int
     runs: Runs | None
+    links: Links | None = None
 
     def arrivals(self, trace: int) -> pa.RecordBatchReader:
         """Rows of ``arrivals`` for trace number ``trace``, in the order of ``req_idx``."""
@@ -54,12 +56,20 @@ class Arranged:
 
     def extras(self, trace: int) -> pa.RecordBatchReader | None:
         """Rows of ``request_extras``, or ``None`` when the source has none of its columns."""
-        columns = [column for column in EXTRA if column in self.stage.columns]
+        linked = self.links.names if self.links is not None else set()
+        columns = [column for column in EXTRA if column in self.stage.columns or column.name in linked]
         if not columns:
             return None
+        relation = "arranged"
+        if self.links is not None:
+            table = self.links.table()
+            self.stage.con.register("links", table)
+            read = ["req_idx", *(column.stored for column in self.stage.columns if column.stored not in table.column_names)]
+            own = ", ".join(f'"{name}"' for name in read)
+            relation = f"(SELECT {own} FROM arranged) POSITIONAL JOIN links"
         picked = ", ".join(self._extra(column) for column in columns)
         known = " OR ".join(f'"{column.stored}" IS NOT NULL' for column in columns)
-        query = f"SELECT {trace}::UINTEGER AS trace, req_idx::UINTEGER AS req_idx, {picked} FROM arranged WHERE {known}"
+        query = f"SELECT {trace}::UINTEGER AS trace, req_idx::UINTEGER AS req_idx, {picked} FROM {relation} WHERE {known}"
         return self.stage.con.sql(f"{query} ORDER BY req_idx").to_arrow_reader()
 
     def _extra(self, column: Column) -> str:
@@ -87,7 +97,8 @@ def arrange(stage: Stage, name: str, tolerance: Tolerance = DEFAULT) -> Arranged
     resolution = _resolution(stage, t0)
     runs = stage.runs()
     arranged_runs = None if runs is None else arrange_runs(runs, order, stage.kept)
-    return Arranged(stage=stage, rows=stage.kept, t0_ns=t0, span_ns=span, resolution_ns=resolution, runs=arranged_runs)
+    return Arranged(stage=stage, rows=stage.kept, t0_ns=t0, span_ns=span, resolution_ns=resolution, runs=arranged_runs,
+                    links=link_sessions(stage))  # fmt: skip
 
 
 def _order(stage: Stage) -> npt.NDArray[np.int64] | None:
@@ -99,8 +110,9 @@ def _order(stage: Stage) -> npt.NDArray[np.int64] | None:
     if not inversions:
         stage.con.execute("CREATE VIEW arranged AS SELECT rowid AS req_idx, * FROM stage")
         return None
-    stage.facts.warn(f"{inversions} rows arrive before the row above them; sorted by arrival")
-    if back > HOUR:
+    if stage.facts.arrival_kind != "session_relative":
+        stage.facts.warn(f"{inversions} rows arrive before the row above them; sorted by arrival")
+    if back > HOUR and stage.facts.arrival_kind != "session_relative":
         stage.facts.warn(f"time jumps back by {back / 1e9:.0f} s: a clock change, or files out of order")
     stage.con.execute(
         "CREATE TABLE arranged AS SELECT row_number() OVER (ORDER BY arrival_ns, r) - 1 AS req_idx, * FROM"
@@ -119,6 +131,8 @@ def _resolution(stage: Stage, t0: int) -> int:
     left = [step for step, holds in zip(steps, quick, strict=True) if holds]
     every = "SELECT count(*) = 0 FROM stage WHERE (arrival_ns - {}) % {} <> 0"
     resolution = next((step for step in left if stage.one(every.format(t0, step))[0]), 1)
+    if stage.facts.arrival_kind == "session_relative":
+        return resolution
     groups, largest = _ticks(stage)
     if largest > 1 and stage.kept > 2 * groups:
         stage.facts.warn(f"arrivals come in groups at one instant (up to {largest}, {groups} instants for {stage.kept} requests)")

@@ -12,7 +12,8 @@ from tracekit.errors import UsageError
 
 __all__ = ["COLUMNS", "EXTRA", "REQUIRED", "Column", "Kind", "Mapped", "canonical_name", "guess_mapping", "parse_mapping"]
 
-Kind = Literal["time", "duration", "count", "integer", "text", "blocks"]
+Kind = Literal["time", "duration", "gap", "count", "integer", "text", "blocks", "link", "raw"]
+"""``gap``: a duration that may be negative. ``link``: found from other columns, never read. ``raw``: a reader's own, as it stands."""
 SQL_TYPES: dict[str, str] = {
     "time": "BIGINT",
     "duration": "BIGINT",
@@ -20,7 +21,11 @@ SQL_TYPES: dict[str, str] = {
     "integer": "INTEGER",
     "text": "VARCHAR",
     "blocks": "",
+    "gap": "BIGINT",
+    "link": "UINTEGER",
+    "raw": "",
 }
+_TIMED = ("time", "duration", "gap")
 UNITS: dict[str, int] = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 """Nanoseconds in each time unit."""
 
@@ -80,6 +85,11 @@ _ALL = (
     Column("video_tokens", "count", "video_tokens"),
     Column("unmodelled", "text", "unmodelled"),
     Column("turn", "count", "turn", ("turn_index", "round_index")),
+    Column("parent_id", "text", "parent_id", ("parent_chat_id", "parent_request_id")),
+    Column("parent", "link", "parent_idx"),
+    Column("think_time", "gap", "think_ns", ("think",)),
+    Column("tool_time", "duration", "tool_ns"),
+    Column("agent_path", "text", "agent_path"),
     Column("model", "text", "model", ("model_name",)),
     Column("adapter", "text", "adapter", ("lora",)),
     Column("kind", "text", "kind"),
@@ -93,10 +103,10 @@ _ALL = (
 
 COLUMNS: dict[str, Column] = {column.name: column for column in _ALL}
 REQUIRED = tuple(column.name for column in _ALL if not column.nullable)
-EXTRA = tuple(column for column in _ALL if column.nullable and column.kind != "blocks")
+EXTRA = tuple(column for column in _ALL if column.nullable and column.kind != "blocks" and column.name != "parent_id")
 
 _BY_NAME: dict[str, str] = {
-    alias: column.name for column in _ALL for alias in (column.name, column.stored, *column.aliases) if alias
+    alias: column.name for column in _ALL if column.kind != "link" for alias in (column.name, column.stored, *column.aliases) if alias
 }
 
 
@@ -125,10 +135,12 @@ def canonical_name(source: str) -> tuple[str, str | None] | None:
     """Canonical column and time unit that a source column's own name tells, or ``None``: ``TTFT_ms`` is obs_ttft in ms."""
     squashed = _squash(source)
     stem, unit = _split_unit(squashed)
-    if unit is not None and stem in _BY_NAME and COLUMNS[_BY_NAME[stem]].kind in ("time", "duration"):
+    if unit is not None and stem in _BY_NAME and COLUMNS[_BY_NAME[stem]].kind in _TIMED:
         return _BY_NAME[stem], unit
     name = _BY_NAME.get(squashed)
-    return None if name is None else (name, None)
+    if name is None:
+        return None
+    return name, "ns" if COLUMNS[name].kind in _TIMED and squashed == COLUMNS[name].stored else None
 
 
 def guess_mapping(names: list[str]) -> dict[str, Mapped]:
@@ -174,6 +186,6 @@ def _parse_pair(target: str, source: str) -> tuple[str, Mapped]:
         if not colon or not unit.isdigit() or int(unit) == 0:
             raise UsageError(f"--map {target}={source}: block ids need their size in tokens; expected {target}=SOURCE:512")
         return column.name, Mapped(column, stem, unit)
-    if colon and unit in UNITS and column.kind in ("time", "duration"):
+    if colon and unit in UNITS and column.kind in _TIMED:
         return column.name, Mapped(column, stem, unit)
     return column.name, Mapped(column, source, _split_unit(_squash(source))[1] if column.sql_type == "BIGINT" else None)

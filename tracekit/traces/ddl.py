@@ -36,6 +36,8 @@ TABLES: dict[str, str] = {
         "trace UINTEGER NOT NULL, req_idx UINTEGER NOT NULL, pos_start UINTEGER NOT NULL, first_id UBIGINT NOT NULL,"
         " len UINTEGER NOT NULL"
     ),
+    "sidecars": "trace UINTEGER NOT NULL, name VARCHAR NOT NULL, kind VARCHAR NOT NULL, settings JSON, series UINTEGER, points UBIGINT",
+    "sidecar_series": "trace UINTEGER NOT NULL, name VARCHAR NOT NULL, metric VARCHAR NOT NULL, t_ns BIGINT NOT NULL, value DOUBLE",
     "quarantine": 'trace UINTEGER NOT NULL, file VARCHAR, line UBIGINT, "column" VARCHAR, value VARCHAR, reason VARCHAR',
 }
 
@@ -45,11 +47,14 @@ STATUS = (
 )
 """A request without tokens failed in the trace, whatever its status says."""
 
+RELEASE = "CASE WHEN e.parent_idx IS NULL THEN 'at_arrival' ELSE 'after_parent' END AS release"
+"""What brings a request: its recorded arrival, or the completion of its parent and the think time after it."""
+
 
 def _requests_view() -> str:
     extras = ", ".join(f'e."{column.stored}"' for column in EXTRA if column.name != "status")
     return (
-        f"SELECT a.*, {STATUS}, {extras} FROM arrivals a LEFT JOIN request_extras e"
+        f"SELECT a.*, {STATUS}, {extras}, {RELEASE} FROM arrivals a LEFT JOIN request_extras e"
         " ON a.trace = e.trace AND a.req_idx = e.req_idx"
     )
 
@@ -58,4 +63,8 @@ def create_tables(con: duckdb.DuckDBPyConnection) -> None:
     """Create the trace tables and the view ``requests`` where they are not there yet."""
     for name, columns in TABLES.items():
         con.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns})")
-    con.execute(f"CREATE VIEW IF NOT EXISTS requests AS {_requests_view()}")
+    there = {row[0] for row in con.execute("SELECT column_name FROM duckdb_columns() WHERE table_name = 'request_extras'").fetchall()}
+    for column in EXTRA:
+        if column.stored not in there:  # a database of an older version
+            con.execute(f'ALTER TABLE request_extras ADD COLUMN "{column.stored}" {column.sql_type}')
+    con.execute(f"CREATE OR REPLACE VIEW requests AS {_requests_view()}")

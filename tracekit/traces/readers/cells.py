@@ -86,7 +86,7 @@ def convert(con: duckdb.DuckDBPyConnection, source: Source, facts: Facts, fields
             out.append(_date(field, cell, offsets=False))
         elif kind == "time":
             out.append(_time(con, source, facts, field, cell, scan))
-        elif kind == "duration":
+        elif kind in ("duration", "gap"):
             out.append(_duration(con, facts, field, cell, scan))
         elif kind in _LIMITS:
             out.append(_whole(field, cell))
@@ -186,4 +186,4 @@ def _duration(con: duckdb.DuckDBPyConnection, facts: Facts, field: Mapped, cell:
     median = None
     if field.unit is None:
         median = con.execute(f"SELECT median(TRY_CAST({cell} AS DOUBLE)) FROM {scan}").fetchall()[0][0]
-    return _number(field, cell, duration_unit(field, median, facts), signed=False)
+    return _number(field, cell, duration_unit(field, median, facts), signed=field.column.kind == "gap")

@@ -205,11 +205,13 @@ def _column(mapped: Mapped, values: list[Any], lines: Ints, source: Source, stag
         return json_values.wholes(values, -2147483648, 2147483647, not column.nullable)
     if column.kind == "text":
         return json_values.texts(values)
-    if column.kind == "duration":
+    if column.kind == "raw":
+        return Values(values)
+    if column.kind in ("duration", "gap"):
         if column.name not in state.units:
             known = [value for value in values if isinstance(value, int | float)]
             state.units[column.name] = duration_unit(mapped, float(np.median(known)) if known else None, stage.facts)
-        return json_values.numbers(values, nanoseconds(state.units[column.name]), not column.nullable, signed=False)
+        return json_values.numbers(values, nanoseconds(state.units[column.name]), not column.nullable, signed=column.kind == "gap")
     return _times(mapped, values, lines, source, stage, state)
 
 
