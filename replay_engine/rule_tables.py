@@ -176,7 +176,7 @@ def _quotas(given: object) -> dict[str, dict[str, Any]]:
     for tenant, own in given.items():
         for knob in own:
             _known(f"{QUOTAS}.{tenant}", knob, _QUOTA_TYPES)
-    return {str(tenant): dict(own) for tenant, own in given.items()}
+    return {str(tenant): dict(own) for tenant, own in given.items() if own}
 
 
 def _plain(value: Any) -> Any:
