@@ -22,6 +22,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal, NamedTuple, Protocol, cast, overload
 
 from replay_engine.config import ConfigError
+from replay_engine.rules import Rules
 from replay_engine.settings_file import nearest, one_line
 from replay_engine.types import Request
 
@@ -38,6 +39,7 @@ __all__ = [
     "SortKey",
     "Victim",
     "available",
+    "check_plugins",
     "load_plugin",
     "plugin_name",
 ]
@@ -112,6 +114,16 @@ class Victim(Protocol):
 def plugin_name(value: object) -> str | None:
     """``NAME`` of ``plugin:NAME``; ``None`` for any other value of a knob."""
     return value[len(PREFIX) :] if isinstance(value, str) and value.startswith(PREFIX) else None
+
+
+def check_plugins(rules: Rules) -> None:
+    """``PluginError`` when a plugin that ``rules`` name cannot be loaded."""
+    if (own := plugin_name(rules.order.by)) is not None:
+        load_plugin("order", own)
+    if (own := plugin_name(rules.batching.admit)) is not None:
+        load_plugin("admit", own)
+    if (own := plugin_name(rules.preemption.victim)) is not None:
+        load_plugin("victim", own)
 
 
 def available(kind: Kind) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from replay_engine.combinations import check, implied, remarks
 from replay_engine.config import ConfigError, SchedulerConfig
+from replay_engine.plugins import check_plugins
 from replay_engine.policy_defaults import derive_scheduler
 from replay_engine.profile import Profile
 from replay_engine.rule_tables import RULE_TABLES, Tables, knob_hint, rules_from, rules_to, with_rule
@@ -267,6 +268,7 @@ def _derived(given: _Given, profile: Profile) -> Policy:
         settings, implications = implied(given.settings, rules)
         scheduler, derivations = derive_scheduler(settings, profile)
         check(scheduler, rules)
+        check_plugins(rules)
     except ConfigError as error:
         raise _located(error, given) from None
     notes = (*given.notes, *implications, *derivations, *remarks(scheduler, rules))
