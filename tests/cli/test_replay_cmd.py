@@ -67,7 +67,10 @@ def test_a_policy_changes_the_answer_and_says_what_it_ignores(db: str, capfd: py
     ("options", "code", "message"),
     [
         (["--set", "max_num_seq=3"], 2, "did you mean max_num_seqs"),
-        (["--set", "front_door.admit=all"], 2, "[front_door] is not built yet"),
+        (["--set", "front_door.admit=all"], 2, "front_door.admit: unknown knob"),
+        (["--set", "batching.mode=static", "--set", "async_scheduling=true"], 2, "a batch runs to its end"),
+        (["--set", "order.by=plugin:nobodys"], 2, "plugin:nobodys: no such plugin"),
+        (["--policy", "sglang --schedule-policy lpm"], 2, "longest prefix match"),
         (["--slo", "ttft=soon"], 2, "ttft"),
         (["--slo", "tfft=500ms"], 2, "ttft"),
         (["--window", "1:2:3"], 2, "--window"),
@@ -86,6 +89,36 @@ def test_a_wrong_option_is_one_line(
     assert len(last) == 1
     assert message in last[0]
     assert out == ""
+
+
+def test_policies_stand_side_by_side(db: str, capfd: pytest.CaptureFixture[str]) -> None:
+    for mode in ("static", "dynamic", "continuous"):
+        sets = ["--set", f"batching.mode={mode}", "--set", "async_scheduling=false"]
+        assert main(["replay", "demo_trace", "--limit", "200", *sets, "--name", mode, "--db", db]) == 0
+    beside = run_json(capfd, "show", "static", "dynamic", "continuous", "--db", db)
+    assert beside["schema"] == "tracekit.sidebyside/1"
+    rows = {row["label"]: row for row in beside["rows"]}  # type: ignore[attr-defined]
+    assert rows["Batching"]["values"] == ["static", "dynamic", "continuous"]
+    static, dynamic, continuous = rows["TTFT P50"]["values"]
+    assert min(static, dynamic) > continuous
+    assert rows["Finished"]["values"] == [200, 200, 200]
+    assert main(["show", "static", "continuous", "--markdown", "--db", db]) == 0
+    assert "| Batching | static | continuous |" in capfd.readouterr().out
+
+
+def test_priorities_can_be_the_larger_the_more_urgent(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    trace = tmp_path / "p.jsonl"
+    lines = [
+        {"arrival": 0.001 * at, "input_tokens": 64, "output_tokens": 20, "priority": at % 2, "tenant": "ab"[at % 2]}
+        for at in range(80)
+    ]
+    trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    waits = []
+    for larger in ("false", "true"):
+        sets = ["--set", "order.by=priority", "--set", f"order.larger_first={larger}", "--set", "max_num_seqs=2"]
+        out = run_json(capfd, "replay", str(trace), *sets, "--slo", "ttft=600ms", "--db", str(tmp_path / "p.duckdb"))
+        waits.append(out["matrix"]["fairness"]["slo_least"]["tenant"])  # type: ignore[index]
+    assert waits == ["b", "a"]
 
 
 def test_a_missing_trace_is_3(db: str, capfd: pytest.CaptureFixture[str]) -> None:
