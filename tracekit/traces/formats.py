@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, cast
 
 from tracekit.errors import InputError, UsageError
+from tracekit.traces.refusals import refuse_useless
 
 if TYPE_CHECKING:
     from tracekit.traces.columns import Mapped
@@ -22,9 +23,33 @@ __all__ = ["MODULES", "Format", "Match", "ReadOptions", "detect", "format_named"
 
 MODULES = (
     "azure2023",
+    "azure2024",
+    "burstgpt6",
+    "burstgpt8",
     "mooncake",
+    "mooncake_sessions",
+    "bailian",
+    "weka_sessions",
+    "weka_normalized",
+    "exgentic_spans",
+    "tracelab",
+    "inferencex",
+    "dynamo_trace",
     "vllm_measured",
     "canonical_jsonl",
+    "otlp_spans",
+    "aiperf",
+    "llmperf",
+    "bench_serve",
+    "guidellm",
+    "sglang_metrics",
+    "litellm_spend",
+    "langfuse",
+    "usage_jsonl",
+    "blis_v2",
+    "vidur",
+    "tenant_csv",
+    "lengths_csv",
     "generic_csv",
     "generic_jsonl",
     "generic_parquet",
@@ -45,6 +70,8 @@ class ReadOptions:
     mapping: Mapping[str, Mapped] = field(default_factory=dict)
     cached: Literal["inside", "outside"] | None = None
     """Whether the input count of the log has the cached tokens in it; ``None``: as the source is known to count."""
+    arrival: str | None = None
+    """An arrival process for traces that have none (``poisson:rate=5``); ``None``: arrivals must be there."""
 
 
 class Format(Protocol):
@@ -75,6 +102,7 @@ def format_named(name: str) -> Format:
 
 def detect(source: Source, *, mapped: bool) -> tuple[Format, Match]:
     """The format that is surest of ``source``; only generic ones when columns are mapped by hand. Errors: ``InputError``."""
+    refuse_useless(source.head, source.name)
     best: tuple[Format, Match] | None = None
     for name in MODULES:
         if mapped and not name.startswith("generic_"):

@@ -159,7 +159,7 @@ def _free_name(con: duckdb.DuckDBPyConnection, name: str | None, sources: list[S
 
 def _read(sources: list[Source], stage: Stage, mapping: Mapping, fmt: str | None,
           tolerance: Tolerance, cached: Cached, arrival: str | None) -> tuple[Arranged, tuple[str, str]]:  # fmt: skip
-    options = ReadOptions(mapping=parse_mapping(mapping), cached=cached)
+    options = ReadOptions(mapping=parse_mapping(mapping), cached=cached, arrival=arrival)
     if fmt is not None:
         chosen, why = format_named(fmt), "as said"
     else:
