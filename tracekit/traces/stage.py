@@ -51,7 +51,7 @@ class Facts:
     hash_rounding: Literal["ceil", "floor"] | None = None
     obs_clock: Literal["server", "client", "gateway"] | None = None
     arrival_kind: str | None = None
-    """How arrivals came to be, where it is neither ``absolute`` nor ``relative`` times of a log: ``generated``, ``closed_loop``."""
+    """How arrivals came to be, where they are neither absolute nor relative times of a log: ``generated``, ``closed_loop``."""
     ignored_columns: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -80,6 +80,8 @@ class Stage:
         self.rejects: list[Reject] = []
         self.names: dict[int, str] = {}
         """What messages call each source, by its number."""
+        self.session_ids = 0
+        """First block id that no session has, where ids are local to sessions and were set apart."""
         self.not_requests: set[str] = set()
         """Reasons of dropped rows that are no bad rows: they were never requests, or are left out on demand."""
         self._pending: list[pa.Table] = []
