@@ -80,14 +80,10 @@ class RunRecord:
 
     def _inputs(self, state: str) -> MatrixInputs:
         setup, source = self._setup, self._setup.source
-        observed = {
-            f"{part}_ns": values
-            for part in ("queue", "ttft", "tpot", "e2e")
-            if (values := getattr(source, f"obs_{part}_ns")) is not None
-        }
         wanted = {"ttft_ns": source.slo_ttft_ns, "tpot_ns": source.slo_tpot_ns, "deadline_ns": self._deadlines()}
         request_slo = {part: values for part, values in wanted.items() if values is not None}
         outcomes = self._table("outcomes")
+        facts = {"name": self._row["name"], "trace": setup.trace_name, "seed": setup.seed, "state": state, "events": setup.events}
         return MatrixInputs(
             outcomes=outcomes,
             totals=self.totals,
@@ -96,20 +92,14 @@ class RunRecord:
             profile=setup.profile,
             engine="sim",
             tracekit_version=__version__,
-            run={
-                "name": self._row["name"],
-                "trace": setup.trace_name,
-                "seed": setup.seed,
-                "state": state,
-                "events": setup.events,
-            },
+            run={"name": self._row["name"], "trace": setup.trace_name, "seed": setup.seed, "state": state}, "events": setup.events},
             policy_notes=setup.policy.notes,
             counted=self._counted(),
             lead_in_ns=setup.lead_in_ns,
             requests=source.total,
             tenants=_labels(source.tenant, source.tenant_names),
             classes=_labels(source.class_, source.class_names),
-            observed=observed or None,
+            observed=self._observed(),
             slo=setup.slo,
             request_slo=request_slo or None,
             cancel_ns=source.cancel_ns,
@@ -123,6 +113,11 @@ class RunRecord:
             stall_threshold_ns=self.stall_threshold_ns,
             stall_rule=self._stall_rule,
         )
+
+    def _observed(self) -> dict[str, npt.NDArray[Any]] | None:
+        """Latencies of the trace itself, by the name of the outcome they are compared with."""
+        columns = {f"{part}_ns": getattr(self._setup.source, f"obs_{part}_ns") for part in ("queue", "ttft", "tpot", "e2e")}
+        return {name: values for name, values in columns.items() if values is not None} or None
 
     def _counted(self) -> npt.NDArray[np.bool_]:
         source, warmup = self._setup.source, self._setup.warmup_ns
