@@ -92,7 +92,7 @@ class RunRecord:
             profile=setup.profile,
             engine="sim",
             tracekit_version=__version__,
-            run={"name": self._row["name"], "trace": setup.trace_name, "seed": setup.seed, "state": state}, "events": setup.events},
+            run=facts,
             policy_notes=setup.policy.notes,
             counted=self._counted(),
             lead_in_ns=setup.lead_in_ns,
