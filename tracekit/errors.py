@@ -70,5 +70,9 @@ class InputError(TracekitError):
         text = f"{', '.join(place)}: " if place else ""
         if self.value is not None:
             text += f"'{shown(self.value)}': "
-        text += " ".join(self.reason.split())
-        return text + (f"; expected {' '.join(self.expected.split())}" if self.expected else "")
+        text += _one_line(self.reason)
+        return text + (f"; expected {_one_line(self.expected)}" if self.expected else "")
+
+
+def _one_line(text: str) -> str:
+    return shown(" ".join(text.split()), 1000)

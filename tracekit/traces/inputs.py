@@ -82,13 +82,16 @@ class Source:
     _marks: dict[bytes, int] | None = None
 
     def count(self, mark: bytes) -> int:
-        """How often one of line feed, carriage return and double quote occurs in the file (counted at the first call)."""
+        """How often line feed, carriage return, both in a row, or a double quote occurs in the file (counted at the first call)."""
         if self._marks is None:
-            self._marks = dict.fromkeys((b"\n", b"\r", b'"'), 0)
+            self._marks = dict.fromkeys((b"\n", b"\r", b'"', b"\r\n"), 0)
+            before = b""
             with open(self.path, "rb") as data:
                 while block := data.read(CHUNK):
                     for each in self._marks:
                         self._marks[each] += block.count(each)
+                    self._marks[b"\r\n"] += before == b"\r" and block[:1] == b"\n"
+                    before = block[-1:]
         return self._marks[mark]
 
     @property

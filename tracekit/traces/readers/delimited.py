@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from tracekit.errors import InputError
+from tracekit.errors import InputError, shown
 from tracekit.traces.columns import Mapped
 from tracekit.traces.inputs import Source
 from tracekit.traces.readers.cells import Converted, convert
-from tracekit.traces.readers.record_lines import RecordLines
+from tracekit.traces.readers.record_lines import RecordLines, refuse_open_quote
 from tracekit.traces.stage import EXAMPLES, Stage
 
 __all__ = ["Table", "header_of", "read_delimited", "read_relation"]
@@ -38,16 +39,24 @@ class Table:
 
 def header_of(source: Source, delimiters: str = ",;\t|") -> Table:
     """Delimiter and column names from the first non-blank line."""
-    line = source.head.lines[0].decode("utf-8", "replace")
-    widths = {mark: len(next(csv.reader([line], delimiter=mark), [])) for mark in delimiters}
+    line = source.head.lines[0].decode("utf-8", "replace").replace("\r", " ").replace("\0", " ")
+    widths = {mark: len(_cells_of(line, mark)) for mark in delimiters}
     delimiter = max(widths, key=lambda mark: widths[mark])
-    names = [name.strip() for name in next(csv.reader([line], delimiter=delimiter))]
+    names = [name.strip() for name in _cells_of(line, delimiter)]
     blank = 0
     for raw in source.head.data.removeprefix(b"\xef\xbb\xbf").split(b"\n"):
         if raw.strip():
             break
         blank += 1
     return Table(delimiter, names, blank + 1)
+
+
+def _cells_of(line: str, delimiter: str) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter=delimiter), [])
+    except csv.Error:
+        # a cell beyond the module's limit: whatever that is, it is not quoted
+        return line.split(delimiter)
 
 
 def read_delimited(source: Source, stage: Stage, table: Table, fields: Sequence[Mapped], *, dates: bool = False) -> None:
@@ -59,26 +68,64 @@ def read_delimited(source: Source, stage: Stage, table: Table, fields: Sequence[
         if table.names.count(field.source) > 1:
             raise InputError("two columns have this name", file=source.name, line=table.header_line, column=field.source,
                              expected="one column of each name that is read")  # fmt: skip
+    with readable(source, "a table with one request a row"):
+        _read_table(source, stage, table, fields, dates)
+
+
+def _read_table(source: Source, stage: Stage, table: Table, fields: Sequence[Mapped], dates: bool) -> None:
     path = _tidy(source, table)
+    scan = _scan(path, source, table)
     cells = {field.column.name: f"c{table.names.index(field.source)}" for field in fields}
-    conversions = convert(stage.con, source, stage.facts, fields, cells, _scan(path, source, table), dates=dates)
-    _fill_cells(source, stage, conversions, _scan(path, source, table, rejects=True))
-    torn = stage.con.execute(
-        "SELECT line_byte_position, arg_min(error_type::VARCHAR, column_idx) FROM reject_errors GROUP BY ALL ORDER BY 1"
-    ).fetchall()
-    stage.con.execute("DROP TABLE reject_errors; DROP TABLE reject_scans")
+    for name in ("cells", "reject_errors", "reject_scans"):
+        stage.con.execute(f"DROP TABLE IF EXISTS {name}")
+    try:
+        conversions = convert(stage.con, source, stage.facts, fields, cells, scan, dates=dates)
+        _fill_cells(stage, conversions, _scan(path, source, table, rejects=True))
+    except duckdb_error():
+        # a quote that is never closed makes one record of the rest of the file: say that, if that is what it is
+        refuse_open_quote(source, path, table.header_line, table.delimiter)
+        raise
+    torn = stage.con.sql(
+        "SELECT line_byte_position AS at, arg_min(error_type::VARCHAR, column_idx) AS kind FROM reject_errors GROUP BY ALL ORDER BY 1"
+    ).to_arrow_table()
     rows = int(stage.one("SELECT count(*) FROM cells")[0])
-    lines = RecordLines(source, path, table.header_line, rows, [position for position, _ in torn])
-    for (_, kind), line in zip(torn, lines.torn.tolist(), strict=True):
-        stage.reject(source.name, line, None, None, _cut(source, line) or TORN.get(kind, kind.lower()))
+    positions = np.asarray(torn["at"].to_numpy(), np.int64)
+    lines = RecordLines(source, path, table.header_line, rows, positions, table.delimiter)
+    _reject_torn(source, stage, torn["kind"].to_pylist(), lines.torn.tolist())
     _deliver(source, stage, conversions, lines)
+
+
+def _reject_torn(source: Source, stage: Stage, kinds: list[str], lines: list[int]) -> None:
+    told: Counter[str] = Counter()
+    for kind, line in list(zip(kinds, lines, strict=True))[:EXAMPLES]:
+        stage.reject(source.name, line, None, None, _cut(source, line) or TORN.get(kind, kind.lower()))
+        told[kind] += 1
+    for kind, count in Counter(kinds).items():
+        stage.count_dropped(TORN.get(kind, kind.lower()), count - told[kind])
 
 
 def read_relation(source: Source, stage: Stage, fields: Sequence[Mapped], cells: dict[str, str], relation: str) -> None:
     """Read ``fields`` from a relation whose columns ``cells`` are text; a row's number, from 1, stands for its line."""
-    conversions = convert(stage.con, source, stage.facts, fields, cells, relation)
-    _fill_cells(source, stage, conversions, relation)
-    _deliver(source, stage, conversions, None)
+    with readable(source, "a whole file of one request a row"):
+        conversions = convert(stage.con, source, stage.facts, fields, cells, relation)
+        _fill_cells(stage, conversions, relation)
+        _deliver(source, stage, conversions, None)
+
+
+@contextmanager
+def readable(source: Source, expected: str) -> Iterator[None]:
+    """What the database says against a file becomes an ``InputError`` without paths of our own."""
+    try:
+        yield
+    except duckdb_error() as error:
+        reason = str(error).splitlines()[0].replace(str(source.path), source.name)
+        raise InputError(shown(reason, 200), file=source.name, expected=expected) from error
+
+
+def duckdb_error() -> type[Exception]:
+    import duckdb
+
+    return duckdb.Error
 
 
 def _cut(source: Source, line: int) -> str | None:
@@ -90,7 +137,8 @@ def _cut(source: Source, line: int) -> str | None:
 
 def _tidy(source: Source, table: Table) -> Path:
     """The file itself, or (mixed line ends, blank lines before the header) a copy that the reader's state machine takes."""
-    if source.count(b"\r") in (0, source.count(b"\n")) and table.header_line == 1:
+    returns = source.count(b"\r")
+    if (not returns or returns == source.count(b"\r\n") == source.count(b"\n")) and table.header_line == 1:
         return source.path
     target = source.scratch / f"{source.number}.tidy"
     with open(source.path, "rb") as data, open(target, "wb") as out:
@@ -111,25 +159,17 @@ def _scan(path: Path, source: Source, table: Table, rejects: bool = False) -> st
     )
 
 
-def _fill_cells(source: Source, stage: Stage, conversions: Sequence[Converted], scan: str) -> None:
+def _fill_cells(stage: Stage, conversions: Sequence[Converted], scan: str) -> None:
     picked = ", ".join(part for conversion in conversions for part in (conversion.fast, conversion.doubt))
-    try:
-        stage.con.execute(f"CREATE OR REPLACE TABLE cells AS SELECT {picked} FROM {scan}")
-    except Exception as error:
-        raise InputError(str(error).splitlines()[0], file=source.name, expected="a table with one request a row") from error
+    stage.con.execute(f"CREATE OR REPLACE TABLE cells AS SELECT {picked} FROM {scan}")
 
 
 def _deliver(source: Source, stage: Stage, conversions: Sequence[Converted], lines: RecordLines | None) -> None:
     """Rows whose every cell converts go to the stage; the others are counted by their first bad cell."""
-    line, relation, order = f"cells.rowid + {lines.base if lines else 1}", "cells", ""
-    if lines is not None and lines.kept is not None:
-        import pyarrow as pa
-
-        numbered = pa.table({"k": np.arange(len(lines.kept)), "n": lines.kept})
-        stage.con.register("numbered", numbered)
-        stage.con.execute("CREATE OR REPLACE TABLE line_of AS SELECT * FROM numbered")
-        stage.con.unregister("numbered")
-        line, relation, order = "line_of.n", "cells JOIN line_of ON cells.rowid = line_of.k", " ORDER BY cells.rowid"
+    line, relation = f"cells.rowid + {lines.base if lines else 1}", "cells"
+    if lines is not None and lines.shifted:
+        line, relation = "line_of.n", "cells POSITIONAL JOIN line_of"
+        stage.con.register("line_of", lines.batches())
     doubtful = " OR ".join(conversion.is_doubtful for conversion in conversions)
     clean = not int(stage.one(f"SELECT count(*) FROM cells WHERE {doubtful}")[0])
     values = ", ".join(conversion.plain if clean else conversion.careful for conversion in conversions)
@@ -137,9 +177,11 @@ def _deliver(source: Source, stage: Stage, conversions: Sequence[Converted], lin
     names = [conversion.field.column.name for conversion in conversions]
     kept = "" if clean else f" WHERE ({reason}) IS NULL"
     stage.append_query(
-        names, f"SELECT {source.number}::USMALLINT AS file, ({line})::UBIGINT AS line, {values} FROM {relation}{kept}{order}"
+        names, f"SELECT {source.number}::USMALLINT AS file, ({line})::UBIGINT AS line, {values} FROM {relation}{kept}"
     )
     if not clean:
+        if lines is not None and lines.shifted:
+            stage.con.register("line_of", lines.batches())
         texts = ", ".join(conversion.text for conversion in conversions)
         bad = f"SELECT {line} AS line, ({reason}) AS why, {texts} FROM {relation} WHERE ({reason}) IS NOT NULL"
         _reject_cells(source, stage, conversions, bad)

@@ -151,7 +151,7 @@ def dates(values: list[Any], required: bool) -> Values:
 
     def one(value: Any) -> int | str:
         moment = parse_date(value) if isinstance(value, str) else None
-        return "not a time" if moment is None else moment
+        return "not a time" if moment is None else moment if abs(moment) < INT64 else "too far from now"
 
     return _each(values, one, required)
 
