@@ -104,7 +104,8 @@ def _depths(atoms: Atoms, size: Ints) -> Ints:
     # distinct atoms touched in (before, start): those whose own last touch was not after `before`
     depth = np.full(n, NEVER)
     depth[again] = _weight_below(before, weight, start[again], before[again] + 1) - ahead[before[again] + 1]
-    return depth[turned]
+    placed: Ints = depth[turned]
+    return placed
 
 
 def _weight_below(values: Ints, weight: Ints, upto: Ints, limit: Ints) -> Ints:
