@@ -144,6 +144,11 @@ class Request:
     """Code of the tenant, -1: unknown (all unknown ones are one tenant)."""
     deadline_ns: int | None = None
     predicted_tokens: int | None = None
+    parent: int | None = None
+    """Index of the request whose completion releases this one; then ``arrival_ns`` is the earliest moment for it (-1: any), and
+    ``cancel_ns`` and ``deadline_ns`` count from its release. At the release all three become moments."""
+    think_ns: int = 0
+    """Time between the parent's completion and the release."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -153,6 +158,8 @@ class RequestBatch:
     ``index`` int64 (dense, ascending), ``arrival_ns`` int64, ``prompt_tokens`` and ``output_tokens`` int64,
     ``priority`` int64, ``max_tokens`` int64 with -1 for unknown, ``cancel_ns`` int64 with -1 for never
     (``None``: nobody cancels); ``tenant`` codes, ``deadline_ns`` and ``predicted_tokens`` likewise. ``request_id`` may be ``None``: then the index in decimal.
+    ``parent`` is the index of the request that releases this one, -1 for none, and ``think_ns`` the time after its completion. A
+    root comes in the order of arrivals, and all that depends on it right after it, each after its parent; see ``Request``.
     Prefix runs are ragged: request ``i`` owns rows ``run_offsets[i]:run_offsets[i+1]`` of ``run_pos``,
     ``run_first`` and ``run_len`` (int64), and ``shared_blocks[i]``; ``run_offsets`` is ``None`` without identity.
     """
@@ -168,6 +175,8 @@ class RequestBatch:
     tenant: npt.NDArray[np.int32] | None = None
     deadline_ns: npt.NDArray[np.int64] | None = None
     predicted_tokens: npt.NDArray[np.int64] | None = None
+    parent: npt.NDArray[np.int64] | None = None
+    think_ns: npt.NDArray[np.int64] | None = None
     block_tokens: int = 0
     run_offsets: npt.NDArray[np.int64] | None = None
     run_pos: npt.NDArray[np.int64] | None = None

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tracekit.errors import InputError, UsageError
 from tracekit.traces.arrange import Arranged, arrange
-from tracekit.traces.arrival_process import place_arrivals
 from tracekit.traces.cached_tokens import count_cached
 from tracekit.traces.columns import parse_mapping
 from tracekit.traces.ddl import create_tables
@@ -51,6 +50,7 @@ class LoadReport:
     t0_ns: int | None
     block_tokens: int | None
     obs_clock: str | None
+    arrival_kind: str = "relative"
     already_loaded: bool = False
     ignored_columns: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -78,8 +78,9 @@ def load_trace(con: duckdb.DuckDBPyConnection, inputs: Inputs, *, name: str | No
                arrival: str | None = None) -> LoadReport:  # fmt: skip
     """Load a trace into the database of ``con`` (writable, inside a transaction that the caller owns).
 
-    ``cached`` says whether the log's input counts have the cached tokens in them, ``arrival`` (``poisson:rate=5``) places requests
-    that have no arrivals. The same bytes read the same way are found, not loaded again. Errors: ``InputError``, ``UsageError``.
+    ``cached`` says whether the log's input counts have the cached tokens in them, ``arrival`` (``poisson:rate=5``) places
+    requests that have no arrivals. The same bytes read the same way are found, not loaded again. Errors: ``InputError``,
+    ``UsageError``.
     """
     began = time.perf_counter()
     create_tables(con)
@@ -106,7 +107,8 @@ def read_trace(inputs: Inputs, *, name: str | None = None, mapping: Mapping = No
     began = time.perf_counter()
     with open_sources(inputs) as sources, Stage() as stage:
         arranged, why = _read(sources, stage, mapping, fmt, tolerance, cached, arrival)
-        report = _report(arranged, sources, None, name or _stem(sources), _digest(sources, mapping, fmt, tolerance, cached, arrival), why)
+        digest = _digest(sources, mapping, fmt, tolerance, cached, arrival)
+        report = _report(arranged, sources, None, name or _stem(sources), digest, why)
         arrivals = arranged.arrivals(0).read_all()
         extras = arranged.extras(0)
         report.wall_s = time.perf_counter() - began
@@ -118,7 +120,7 @@ def report_of(con: duckdb.DuckDBPyConnection, trace: int) -> LoadReport:
     """The report of a trace that is in the database."""
     rows = con.execute(
         "SELECT name, digest, source_format, list_transform(source_files, lambda f: f.name), rows_read, rows_kept, rows_dropped,"
-        " span_ns, t0_ns, block_tokens, obs_clock, warnings FROM traces WHERE trace = ?", [trace],
+        " span_ns, t0_ns, block_tokens, obs_clock, warnings, arrival_kind FROM traces WHERE trace = ?", [trace],
     ).fetchall()  # fmt: skip
     if not rows:
         raise UsageError(f"trace {trace}: not in this database")
@@ -127,7 +129,7 @@ def report_of(con: duckdb.DuckDBPyConnection, trace: int) -> LoadReport:
     return LoadReport(
         trace=trace, name=row[0], digest=row[1], format=row[2], detected_by="loaded before", files=row[3], rows_read=row[4],
         rows_kept=row[5], rows_dropped=dict(row[6]), span_ns=row[7], t0_ns=row[8], block_tokens=row[9], obs_clock=row[10],
-        warnings=row[11], already_loaded=True, rejects=[Reject(*reject) for reject in rejects.fetchall()],
+        warnings=row[11], arrival_kind=row[12], already_loaded=True, rejects=[Reject(*reject) for reject in rejects.fetchall()],
     )  # fmt: skip
 
 
@@ -177,8 +179,7 @@ def _read(sources: list[Source], stage: Stage, mapping: Mapping, fmt: str | None
         absolute = stage.facts.absolute
     if stage.kept:
         count_cached(stage, chosen.NAME, cached, sources[0].name)
-        place_arrivals(stage, arrival, sources[0].name)
-    return arrange(stage, sources[0].name, tolerance), (chosen.NAME, why)
+    return arrange(stage, sources[0].name, tolerance, arrival), (chosen.NAME, why)
 
 
 def _refuse_strangers(sources: list[Source], chosen: Format, fmt: str | None, stage: Stage) -> None:
@@ -200,6 +201,7 @@ def _report(arranged: Arranged, sources: list[Source], trace: int | None, name: 
         trace=trace, name=name, digest=digest, format=how[0], detected_by=how[1], files=[source.name for source in sources],
         rows_read=stage.read, rows_kept=stage.kept, rows_dropped=dict(stage.dropped), span_ns=arranged.span_ns,
         t0_ns=arranged.t0_ns if facts.absolute else None, block_tokens=facts.block_tokens, obs_clock=facts.obs_clock,
+        arrival_kind=facts.arrival_kind or ("absolute" if facts.absolute else "relative"),
         ignored_columns=facts.ignored_columns, warnings=facts.warnings, rejects=stage.rejects,
     )  # fmt: skip
 
@@ -233,7 +235,7 @@ def _insert(con: duckdb.DuckDBPyConnection, arranged: Arranged, report: LoadRepo
     con.execute(
         "INSERT INTO traces VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, map(?, ?), ?, ?, now()::TIMESTAMP)",
         [report.trace, report.name, report.digest, report.format, files, report.t0_ns, facts.zone_assumed, report.span_ns,
-         arranged.resolution_ns, facts.arrival_kind or ("absolute" if facts.absolute else "relative"), facts.block_tokens,
+         arranged.resolution_ns, report.arrival_kind, facts.block_tokens,
          facts.hash_scope, facts.hash_rounding, facts.obs_clock, report.rows_read, report.rows_kept, list(report.rows_dropped),
          list(report.rows_dropped.values()), report.warnings, LOADER_VERSION],
     )  # fmt: skip

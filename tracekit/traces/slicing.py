@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tracekit.traces.load import LoadedTrace
 
-__all__ = ["WHOLE", "By", "Chosen", "Slice", "choose_rows", "place_rows", "tables_of"]
+__all__ = ["WHOLE", "By", "Chosen", "Slice", "choose_rows", "in_tick", "place_rows", "tables_of"]
 
 Ints = npt.NDArray[np.int64]
 By = Literal["session", "prefix", "request"]
@@ -34,7 +34,8 @@ class Slice:
     ``window_ns``: ns from trace start, end excluded. ``lead_in_ns`` before it is replayed and not counted. ``where``: an SQL
     predicate over the view ``requests``. ``thin``: (numerator, denominator); groups are kept or left whole, chosen by ``seed``.
     ``by``: ``session``, ``prefix`` (requests that share the first block that only few hold) or ``request``; ``None``: the first
-    of these that the trace has. ``spread_ticks``: uniform inside the tick by ``seed``. Errors: ``UsageError``.
+    of these that the trace has. ``spread_ticks``: uniform inside the tick by ``seed``. ``sessions``: where sessions start
+    (``poisson:rate=0.1``, ``start_together``), or ``as_recorded``: every turn at its recorded time. Errors: ``UsageError``.
     """
 
     window_ns: tuple[int, int] | None = None
@@ -46,6 +47,7 @@ class Slice:
     by: By | None = None
     spread_ticks: bool = False
     seed: int = 0
+    sessions: str | None = None
 
     def __post_init__(self) -> None:
         if not (self.rate_scale > 0 and np.isfinite(self.rate_scale)):
@@ -71,7 +73,7 @@ class Slice:
     def is_whole(self) -> bool:
         """Whether it is the trace as it is."""
         return self == WHOLE or (self.window_ns is None and self.limit is None and self.rate_scale == 1.0
-                                 and not self.picks and not self.spread_ticks)  # fmt: skip
+                                 and not self.picks and not self.spread_ticks and self.sessions is None)  # fmt: skip
 
 
 WHOLE = Slice()
@@ -209,7 +211,7 @@ def place_rows(part: Slice, req_idx: Ints, arrival: Ints, tick_ns: int, chosen: 
         rows = rows[chosen.rows[at] == req_idx] if len(chosen.rows) else rows[:0]
     moment = arrival[rows]
     if part.spread_ticks:
-        moment = moment + _in_tick(req_idx[rows], tick_ns, part.seed)
+        moment = moment + in_tick(req_idx[rows], tick_ns, part.seed)
         order = np.argsort(moment, kind="stable")
         rows, moment = rows[order], moment[order]
     if part.window_ns is None:
@@ -218,7 +220,7 @@ def place_rows(part: Slice, req_idx: Ints, arrival: Ints, tick_ns: int, chosen: 
     return rows[low:high], moment[low:high]
 
 
-def _in_tick(req_idx: Ints, tick_ns: int, seed: int) -> Ints:
+def in_tick(req_idx: Ints, tick_ns: int, seed: int) -> Ints:
     """ns in [0, ``tick_ns``) to add to each arrival: uniform, and the same for a request whatever slice it is in."""
     share = (_mixed(req_idx.astype(np.uint64), seed) >> np.uint64(11)).astype(np.float64) / 2**53
     return np.minimum((share * tick_ns).astype(np.int64), max(tick_ns - 1, 0))

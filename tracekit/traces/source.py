@@ -11,7 +11,9 @@ import numpy.typing as npt
 from replay_engine.types import RequestBatch
 from tracekit.errors import InputError, UsageError
 from tracekit.traces.arrow_columns import aligned, codes, column_of, ints, known
-from tracekit.traces.slicing import WHOLE, Chosen, Slice, choose_rows, place_rows, tables_of
+from tracekit.traces.session_tree import roots_of
+from tracekit.traces.sessions import Placement, Turns, choose_turns, placement_of
+from tracekit.traces.slicing import WHOLE, Chosen, Slice, choose_rows, tables_of
 from tracekit.traces.ticks import find_tick
 
 if TYPE_CHECKING:
@@ -35,51 +37,54 @@ class TraceSource:
     ``requests`` table. ``window_ns`` is the length of the arrival window on the engine clock. ``left_out`` requests of the
     slice cannot be replayed (failed in the trace, or without tokens). Each request of a thinned slice stands for ``weight``
     requests of the trace.
+
+    ``parent`` and ``think_ns`` are ``None`` where no request waits for another; else ``arrival_ns`` of one that does is the
+    earliest moment for it (-1: any), its deadline and cancel count from its release, and ``start_ns`` is its root's arrival.
     """
 
     def __init__(self, arrivals: pa.Table, extras: pa.Table | None, runs: pa.Table | None, *, name: str,
-                 block_tokens: int | None, part: Slice, chosen: Chosen | None, tick_ns: int) -> None:  # fmt: skip
-        rows, arrival = place_rows(part, ints(arrivals, "req_idx"), ints(arrivals, "arrival_ns"), tick_ns, chosen)
-        arrivals = arrivals.take(rows)
-        extras = aligned(extras, ints(arrivals, "req_idx"))
-        keep = _replayable(arrivals, extras)
-        rows = np.flatnonzero(keep)
-        if not len(rows):
+                 block_tokens: int | None, part: Slice, chosen: Chosen | None, tick_ns: int, placement: Placement) -> None:  # fmt: skip
+        turns = choose_turns(arrivals, aligned(extras, ints(arrivals, "req_idx")), part, tick_ns, chosen, placement)
+        if not len(turns.rows):
             raise InputError("no request to replay in this part of the trace", file=name,
                              expected="at least one with input and output tokens")  # fmt: skip
-        window = part.window_ns
-        first = window[0] if window is not None else int(arrival[rows[0]])
+        window, deciding = part.window_ns, turns.root
+        first = window[0] if window is not None else int(deciding[0])
         # the lead-in is not counted against a limit, and a limit that bites ends the window at its last request
-        lead_in = int(np.count_nonzero(arrival[rows] < first))
-        ended = part.limit is not None and lead_in + part.limit < len(rows)
-        rows = rows[: None if part.limit is None else lead_in + part.limit]
+        after = np.cumsum(deciding >= first)
+        ended = part.limit is not None and part.limit < int(after[-1])
+        if part.limit is not None and ended:
+            turns = turns.first(int(np.searchsorted(after, part.limit)) + 1)
+            deciding = turns.root
         self.name = name
-        self.part, self.tick_ns = part, tick_ns
+        self.part, self.tick_ns, self.placement = part, tick_ns, placement
         self.weight = 1.0 if chosen is None else chosen.weight
         self.by = None if chosen is None else chosen.by
-        self.left_out = len(keep) - int(np.count_nonzero(keep))
+        self.left_out = turns.left_out
         self.origin_ns = part.begin_ns
         self.rate_scale = part.rate_scale
-        if len(rows) < len(keep):
-            arrival, arrivals = arrival[rows], arrivals.take(rows)
-            extras = extras if extras is None else extras.take(rows)
+        arrivals = arrivals.take(turns.rows)
         self.req_idx = ints(arrivals, "req_idx")
-        self._columns(arrivals, extras, arrival)
-        self.counted: npt.NDArray[np.bool_] = arrival >= first
-        last = int(arrival[-1]) if window is None or ended else window[1]
+        self._turns(turns)
+        self._columns(arrivals, aligned(extras, self.req_idx), turns)
+        self.counted: npt.NDArray[np.bool_] = deciding >= first
+        last = int(deciding.max()) if window is None or ended else window[1]
         self.window_ns = max(round((last - first) / part.rate_scale), 0)
         self._prefix(runs, arrivals, block_tokens)
 
     @classmethod
     def from_database(cls, con: duckdb.DuckDBPyConnection, trace_id: int, part: Slice = WHOLE) -> TraceSource:
         """A loaded trace, or a part of it. Errors: ``UsageError``, ``InputError`` where nothing can be replayed."""
-        head = con.execute("SELECT name, block_tokens, time_resolution_ns FROM traces WHERE trace = ?", [trace_id]).fetchall()
+        head = con.execute(
+            "SELECT name, block_tokens, time_resolution_ns, arrival_kind FROM traces WHERE trace = ?", [trace_id]
+        ).fetchall()
         if not head:
             raise UsageError(f"trace {trace_id}: not in this database")
-        name, block_tokens, tick_ns = head[0]
+        name, block_tokens, tick_ns, kind = head[0]
+        placement = placement_of(part, kind)
         chosen = choose_rows(con, trace_id, part)
         where = inside = f"trace = {int(trace_id)}"
-        if part.window_ns is not None:
+        if part.window_ns is not None and not _needs_all(con, trace_id, placement):
             # one tick earlier: spreading moves arrivals into the window
             begin = part.begin_ns - (tick_ns if part.spread_ticks else 0)
             inside += f" AND arrival_ns >= {begin} AND arrival_ns < {int(part.window_ns[1])}"
@@ -95,7 +100,8 @@ class TraceSource:
             if block_tokens is not None:
                 picked = f"SELECT req_idx, pos_start, first_id, len FROM blocks WHERE {where} ORDER BY req_idx, pos_start"
                 runs = con.sql(picked).to_arrow_table()
-        return cls(arrivals, extras, runs, name=name, block_tokens=block_tokens, part=part, chosen=chosen, tick_ns=tick_ns)
+        return cls(arrivals, extras, runs, name=name, block_tokens=block_tokens, part=part, chosen=chosen, tick_ns=tick_ns,
+                   placement=placement)  # fmt: skip
 
     @classmethod
     def from_loaded(cls, loaded: LoadedTrace, part: Slice = WHOLE) -> TraceSource:
@@ -106,10 +112,26 @@ class TraceSource:
                 chosen = choose_rows(con, 0, part)
         tick_ns = find_tick(ints(loaded.arrivals, "arrival_ns")) if part.spread_ticks else 1
         return cls(loaded.arrivals, loaded.extras, loaded.runs, name=loaded.report.name, block_tokens=loaded.report.block_tokens,
-                   part=part, chosen=chosen, tick_ns=tick_ns)  # fmt: skip
+                   part=part, chosen=chosen, tick_ns=tick_ns, placement=placement_of(part, loaded.report.arrival_kind))  # fmt: skip
 
-    def _columns(self, arrivals: pa.Table, table: pa.Table | None, arrival: Ints) -> None:
-        self.arrival_ns = self._clock(arrival)
+    def _turns(self, turns: Turns) -> None:
+        """Times on the engine clock: a rate scales roots; what depends on another request keeps its distance."""
+        moment = turns.arrival - self.origin_ns
+        scaled = moment if self.rate_scale == 1.0 else np.rint(moment / self.rate_scale).astype(np.int64)
+        self.arrival_ns = scaled
+        self.start_ns = scaled
+        self.parent: Ints | None = None
+        self.think_ns: Ints | None = None
+        child = turns.parent >= 0
+        if not child.any():
+            return
+        own = roots_of(turns.parent)[0]
+        self.start_ns = scaled[own]
+        earliest = np.where(turns.arrival < 0, -1, self.start_ns + turns.arrival - turns.arrival[own])
+        self.arrival_ns = np.where(child, earliest, scaled)
+        self.parent, self.think_ns = turns.parent, turns.think
+
+    def _columns(self, arrivals: pa.Table, table: pa.Table | None, turns: Turns) -> None:
         self.prompt_tokens = ints(arrivals, "input_tokens")
         self.output_tokens = ints(arrivals, "output_tokens")
         self.max_tokens = known(table, "max_tokens")
@@ -125,18 +147,16 @@ class TraceSource:
         self.obs_e2e_ns = known(table, "obs_e2e_ns")
         self.slo_ttft_ns = known(table, "slo_ttft_ns")
         self.slo_tpot_ns = known(table, "slo_tpot_ns")
-        self.deadline_ns = self._after_arrival(known(table, "deadline_ns"), arrival)
-        self.cancel_ns = self._after_arrival(known(table, "cancel_ns"), arrival)
+        self.deadline_ns = self._after_arrival(known(table, "deadline_ns"), turns.recorded)
+        self.cancel_ns = self._after_arrival(known(table, "cancel_ns"), turns.recorded)
 
-    def _clock(self, arrival: Ints) -> Ints:
-        shifted = arrival - self.origin_ns
-        return shifted if self.rate_scale == 1.0 else np.rint(shifted / self.rate_scale).astype(np.int64)
-
-    def _after_arrival(self, moment: Ints | None, arrival: Ints) -> Ints | None:
-        """A moment on the trace's clock to the engine's: its distance from the arrival stays, whatever the rate."""
+    def _after_arrival(self, moment: Ints | None, recorded: Ints) -> Ints | None:
+        """A moment on the trace's clock to the engine's: its distance from the arrival stays, whatever the rate. For a request
+        with a parent the distance itself, since nobody knows yet when it is released."""
         if moment is None:
             return None
-        return np.where(moment < 0, -1, np.maximum(self.arrival_ns + moment - arrival, 0))
+        begin = self.arrival_ns if self.parent is None else np.where(self.parent >= 0, 0, self.arrival_ns)
+        return np.where(moment < 0, -1, np.maximum(begin + moment - recorded, 0))
 
     def _prefix(self, runs: pa.Table | None, table: pa.Table, block_tokens: int | None) -> None:
         self.block_tokens = block_tokens or 0
@@ -179,6 +199,8 @@ class TraceSource:
             tenant=None if self.tenant is None else self.tenant[part],
             deadline_ns=None if self.deadline_ns is None else self.deadline_ns[part],
             predicted_tokens=None if self.predicted_tokens is None else self.predicted_tokens[part],
+            parent=None if self.parent is None else self.parent[part],
+            think_ns=None if self.think_ns is None else self.think_ns[part],
         )
         if self.run_offsets is not None:
             offsets = self.run_offsets[low : high + 1]
@@ -202,18 +224,8 @@ def _extras(con: duckdb.DuckDBPyConnection, where: str) -> pa.Table | None:
     return con.sql(f"SELECT req_idx, {', '.join(said)} FROM request_extras WHERE {where} ORDER BY req_idx").to_arrow_table()
 
 
-def _replayable(arrivals: pa.Table, extras: pa.Table | None) -> npt.NDArray[np.bool_]:
-    import pyarrow.compute as pc
-
-    keep: npt.NDArray[np.bool_] = (ints(arrivals, "input_tokens") > 0) & (ints(arrivals, "output_tokens") > 0)
-    status = column_of(extras, "status")
-    if status is not None:
-        good = pc.or_(pc.is_null(status), pc.is_in(status, value_set=_good_statuses()))
-        keep &= np.asarray(good.to_numpy(), bool)
-    return keep
-
-
-def _good_statuses() -> pa.Array:
-    import pyarrow as pa
-
-    return pa.array(["ok", "unknown"])
+def _needs_all(con: duckdb.DuckDBPyConnection, trace: int, placement: Placement) -> bool:
+    """Whether a window cannot be cut before sessions are put together: the arrival of its root decides about a turn."""
+    if placement.kind != "recorded":
+        return placement.kind != "as_recorded"
+    return bool(con.execute("SELECT 1 FROM request_extras WHERE trace = ? AND parent_idx IS NOT NULL LIMIT 1", [trace]).fetchall())
