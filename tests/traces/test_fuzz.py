@@ -92,7 +92,7 @@ def test_damaged_inputs_of(name: str, stages: list[Stage], tmp_path: Path) -> No
             _arranges(stage)
             stage = _fresh(stages)
     _reconciles(stage)
-    assert read > refused / 4, "a mutation leaves most inputs readable"
+    assert read > 20, "mutations leave inputs readable"
 
 
 def _arranges(stage: Stage) -> None:

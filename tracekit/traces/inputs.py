@@ -25,9 +25,19 @@ __all__ = ["Head", "Source", "expand_inputs", "open_sources"]
 
 CHUNK = 4 << 20
 HEAD_BYTES = 256 << 10
+LONGEST_FIRST_LINE = 8 << 20
+"""A first line is seen whole up to this: one session can be four megabytes, a header a hundred thousand names."""
+
 MAX_UNPACKED = 16 << 20
 GZIP = b"\x1f\x8b"
 PARQUET = b"PAR1"
+ARCHIVES = {
+    b"PK\x03\x04": "a ZIP archive or an Excel workbook",
+    b"\x28\xb5\x2f\xfd": "Zstandard data",
+    b"BZh": "bzip2 data",
+    b"\xfd7zXZ\x00": "xz data",
+    b"SQLite format 3\x00": "an SQLite database",
+}
 SKIPPED_SUFFIXES = frozenset({".md", ".txt", ".toml", ".db", ".duckdb", ".py", ".lock", ".tmp", ".wal"})
 
 
@@ -82,7 +92,7 @@ class Source:
     _marks: dict[bytes, int] | None = None
 
     def count(self, mark: bytes) -> int:
-        """How often line feed, carriage return, both in a row, or a double quote occurs in the file (counted at the first call)."""
+        """How often line feed, carriage return, both in a row, or a double quote occurs in the file (counted once)."""
         if self._marks is None:
             self._marks = dict.fromkeys((b"\n", b"\r", b'"', b"\r\n"), 0)
             before = b""
@@ -157,8 +167,12 @@ class _Scan:
     def feed(self, data: bytes) -> None:
         if not data:
             return
-        if len(self.head) < HEAD_BYTES:
-            self.head += data[: HEAD_BYTES - len(self.head)]
+        if len(self.head) == self.size:
+            wanted = HEAD_BYTES
+            if b"\n" not in self.head:
+                end = data.find(b"\n") + 1
+                wanted = min(max(HEAD_BYTES, len(self.head) + (end or len(data))), LONGEST_FIRST_LINE)
+            self.head += data[: max(wanted - len(self.head), 0)]
         self.size += len(data)
         self.last = data[-1:]
 
@@ -184,7 +198,7 @@ def _prepare(name: str, stream: BinaryIO, path: Path | None, number: int, folder
             if copy is not None:
                 copy.close()
         path = path or folder / f"{number}.plain"
-    head = Head(data=bytes(scan.head), complete=scan.size <= HEAD_BYTES)
+    head = Head(data=bytes(scan.head), complete=scan.size == len(scan.head))
     _refuse_nonsense(name, head, scan.size)
     return Source(
         name=name, path=path, scratch=folder, number=number, sha256=digest.hexdigest(), size=scan.size, head=head,
@@ -235,7 +249,10 @@ def _gunzip(name: str, stream: BinaryIO, data: bytes, digest: Any, scan: _Scan, 
 
 def _refuse_nonsense(name: str, head: Head, size: int) -> None:
     data = head.data
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")) or (len(data) > 3 and data[1:4:2] == b"\0\0"):
+    for magic, what in ARCHIVES.items():
+        if data.startswith(magic):
+            raise InputError(f"this is {what}", file=name, expected="plain text, gzip or Parquet (unpack it)")
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")) or (len(data) > 3 and b"\0\0" in (data[0:4:2], data[1:4:2])):
         raise InputError("the text is UTF-16", file=name, expected="UTF-8 (convert it: iconv -f UTF-16 -t UTF-8)")
     if data.startswith(b"version https://git-lfs"):
         raise InputError("this is a Git LFS pointer, not the data", file=name, expected="the file itself (git lfs pull)")

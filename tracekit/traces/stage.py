@@ -5,6 +5,7 @@ Arrival times are int64 ns on the source's own clock here; they become ns from t
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-__all__ = ["Facts", "Reject", "Stage"]
+__all__ = ["Facts", "Reject", "Stage", "cell"]
 
 EXAMPLES = 1000
+_PROSE = re.compile(r"[^\W\d_]{2,}[\s,;:.!?]+[^\W\d_]{2,}|@|[^\x00-\x7f]{4}|[^\W\d_]{24}")
+"""Two words, an address, a run of letters of another script: no number, date or id looks like that."""
 MEMORY = "500MB"
 FLUSH_ROWS = 1 << 16
 
@@ -58,6 +61,16 @@ class Facts:
     def warn(self, text: str) -> None:
         if text not in self.warnings:
             self.warnings.append(text)
+
+
+def cell(value: object) -> str | None:
+    """A failing cell as it may be told: escaped and clipped; what may be something that a person wrote is only described."""
+    if value is None:
+        return None
+    if isinstance(value, dict | list):
+        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
+    text = str(value)
+    return f"a text of {len(text)} characters" if _PROSE.search(text) else shown(text)
 
 
 class Stage:
@@ -158,7 +171,7 @@ class Stage:
         """Drop one row. Counts are exact; only the first rejects are kept as examples."""
         self.count_dropped(reason, 1)
         if len(self.rejects) < EXAMPLES:
-            self.rejects.append(Reject(file, line, column, None if value is None else shown(value), reason))
+            self.rejects.append(Reject(file, line, column, cell(value), reason))
 
     def set_aside(self, reason: str, rows: int) -> None:
         """Count rows that are well-formed but no requests of this trace (tool events, health checks)."""

@@ -86,7 +86,8 @@ def _read_table(source: Source, stage: Stage, table: Table, fields: Sequence[Map
         refuse_open_quote(source, path, table.header_line, table.delimiter)
         raise
     torn = stage.con.sql(
-        "SELECT line_byte_position AS at, arg_min(error_type::VARCHAR, column_idx) AS kind FROM reject_errors GROUP BY ALL ORDER BY 1"
+        "SELECT line_byte_position AS at, arg_min(error_type::VARCHAR, column_idx) AS kind FROM reject_errors"
+        " GROUP BY ALL ORDER BY ALL"
     ).to_arrow_table()
     rows = int(stage.one("SELECT count(*) FROM cells")[0])
     positions = np.asarray(torn["at"].to_numpy(), np.int64)

@@ -5,6 +5,7 @@ A block that does not parse as a whole is parsed line by line, so that the bad l
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -118,7 +119,7 @@ def _convert(gathered: _Gathered, source: Source, stage: Stage, fields: Sequence
     if blocks is not None:
         ids = (np.concatenate(gathered.ids), np.concatenate(gathered.counts), gathered.bad_ids) if gathered.ids else None
         prefix = check_prefix(blocks, ids, gathered.values.get("prefix_runs", []), columns["input_tokens"].data, stage.facts)
-    _append(source, stage, lines, columns, prefix, {mapped.column.name: mapped.source for mapped in fields})
+    _append(source, stage, lines, columns, prefix, fields, gathered.values)
 
 
 def json_line_batches(source: Source, stage: Stage) -> Batches:
@@ -166,7 +167,7 @@ def _parse_lines(source: Source, stage: Stage, lines: list[bytes], number: int) 
         if not raw.strip():
             continue
         try:
-            value = orjson.loads(raw)
+            value = _parse_line(raw)
         except ValueError:
             cut = line == source.physical_lines and not source.ends_with_newline
             at = source.size if source.cut_at is None else source.cut_at
@@ -178,6 +179,19 @@ def _parse_lines(source: Source, stage: Stage, lines: list[bytes], number: int) 
         else:
             stage.reject(source.name, line, None, None, "not a JSON object")
     return np.asarray(kept, np.int64), rows
+
+
+def _parse_line(raw: bytes) -> Any:
+    """One value. ``NaN`` and ``Infinity`` are no JSON, but logs have them: their row is judged by its cells."""
+    try:
+        return orjson.loads(raw)
+    except ValueError:
+        if b"NaN" not in raw and b"Infinity" not in raw:
+            raise
+    try:
+        return json.loads(raw)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
 
 
 def _pick(key: str, rows: list[dict[str, Any]]) -> list[Any]:
@@ -251,20 +265,22 @@ def _same_unit(mapped: Mapped, values: list[Any], lines: Ints, source: Source, s
 
 
 def _append(source: Source, stage: Stage, lines: Ints, columns: dict[str, Values], prefix: Prefix | None,
-            sources: dict[str, str]) -> None:  # fmt: skip
+            fields: Sequence[Mapped], cells: dict[str, list[Any]]) -> None:  # fmt: skip
     """Good rows to the stage, the others rejected by their first bad field."""
-    bad: dict[int, tuple[str, str]] = {}
+    sources = {mapped.column.name: mapped.source for mapped in fields}
+    bad: dict[int, tuple[str, str, Any]] = {}
     for name, values in columns.items():
         for i, reason in values.bad.items():
-            bad.setdefault(i, (sources.get(name, name), reason))
+            bad.setdefault(i, (sources.get(name, name), reason, cells[name][i] if name in cells else None))
     for i, reason in prefix.bad.items() if prefix is not None else ():
-        bad.setdefault(i, (prefix.source if prefix is not None else "", reason))
+        bad.setdefault(i, (prefix.source if prefix is not None else "", reason, None))
     keep = None
     if bad:
         keep = np.ones(len(lines), bool)
         keep[list(bad)] = False
         for i in sorted(bad):
-            stage.reject(source.name, int(lines[i]), bad[i][0], None, bad[i][1])
+            column, reason, value = bad[i]
+            stage.reject(source.name, int(lines[i]), column, value, reason)
     if prefix is not None:
         row, pos, first, length = prefix.runs
         if keep is not None:
