@@ -143,15 +143,22 @@ def test_block_ids_with_their_size_by_hand(write: Write) -> None:
     assert runs(trace) == [(0, 0, 3, 2), (1, 0, 3, 1)]
 
 
-def test_unit_change_and_arrays_are_refused(write: Write) -> None:
+def test_unit_change_and_what_is_no_object_are_refused(write: Write) -> None:
     rows = lines(
         {"arrival": 1.7e9, "input_tokens": 1, "output_tokens": 1}, {"arrival": 1.7e12, "input_tokens": 1, "output_tokens": 1}
     )
     with pytest.raises(InputError) as caught:
         read_trace(write(rows, "a"))
     assert (caught.value.line, caught.value.column) == (2, "arrival")
-    with pytest.raises(InputError, match="not JSON lines"):
-        read_trace(write("[\n{}]", "b"))
+    with pytest.raises(InputError, match="not JSON"):
+        read_trace(write("[\n1]", "b"))
+
+
+def test_an_array_over_many_lines(write: Write) -> None:
+    row = '{"arrival_s": %d,\n "input_tokens": 5,\n "output_tokens": 6}'
+    trace = read_trace(write("[\n" + ",\n".join(row % i for i in range(4)) + ",\n" + '{"arrival_s": 9, "input_tokens": x}\n]', "b"))
+    assert trace.arrivals["source_line"].to_pylist() == [2, 5, 8, 11]
+    assert [(reject.line, reject.reason) for reject in trace.report.rejects] == [(14, "not valid JSON")]
 
 
 def test_a_column_that_only_later_rows_have(write: Write, con: duckdb.DuckDBPyConnection) -> None:

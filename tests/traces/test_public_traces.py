@@ -40,7 +40,7 @@ def test_azure_conv(shared: Shared, tmp_path: Path) -> None:
 def test_two_encodings_of_azure_code_are_the_same_requests(shared: Shared) -> None:
     azure = read_trace(shared("AzureLLMInferenceTrace_code.csv"))
     vidur = read_trace(shared("vidur_splitwise_code.csv"))
-    assert (azure.report.format, vidur.report.format) == ("azure2023", "generic_csv")
+    assert (azure.report.format, vidur.report.format) == ("azure2023", "vidur")
     assert azure.report.rows_kept == vidur.report.rows_kept == 8819
     for name in ("input_tokens", "output_tokens"):
         assert azure.arrivals[name].equals(vidur.arrivals[name])
@@ -95,5 +95,5 @@ def test_failures_of_burstgpt_are_kept_but_not_replayed(shared: Shared) -> None:
 
 
 def test_files_without_arrivals_are_refused_by_name(shared: Shared) -> None:
-    with pytest.raises(InputError, match="no column for arrival"):
+    with pytest.raises(InputError, match="no arrival times"):
         read_trace(shared("lengths_sharegpt_predicted.csv"))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.traces.arrival_process import place_arrivals
 from tracekit.traces.columns import EXTRA, Column
 from tracekit.traces.linking import Links, link_sessions
 from tracekit.traces.prefix_runs import Runs, arrange_runs
@@ -83,10 +84,11 @@ class Arranged:
         return f'"{column.stored}"{shift} AS "{column.stored}"'
 
 
-def arrange(stage: Stage, name: str, tolerance: Tolerance = DEFAULT) -> Arranged:
+def arrange(stage: Stage, name: str, tolerance: Tolerance = DEFAULT, arrival: str | None = None) -> Arranged:
     """Sort, shift to the first arrival, number the rows. Errors: ``InputError`` without rows or with too many dropped."""
     stage.flush()
     check_dropped(stage, name, tolerance)
+    place_arrivals(stage, arrival, name)
     look_for_repeats(stage, dedupe=tolerance.dedupe)
     if unmodelled(stage) is not None:
         stage.open(["unmodelled"])

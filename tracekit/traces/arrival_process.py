@@ -32,7 +32,7 @@ class ArrivalProcess:
     def parse(cls, text: str) -> ArrivalProcess:
         """From ``poisson:rate=5[,cv=2][,seed=1]``. Errors: ``UsageError``."""
         kind, _, rest = text.partition(":")
-        given = dict(part.split("=", 1) if "=" in part else (part, "") for part in rest.split(","))
+        given = dict(part.partition("=")[::2] for part in rest.split(","))
         try:
             if kind.strip() != "poisson" or not given.keys() <= {"rate", "cv", "seed"}:
                 raise ValueError

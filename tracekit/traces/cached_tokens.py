@@ -87,5 +87,7 @@ def count_cached(stage: Stage, fmt: str, said: Place | None, file: str) -> None:
         "SELECT line, obs_cached_tokens FROM stage WHERE obs_cached_tokens > input_tokens AND input_tokens > 0 LIMIT 1"
     ).fetchall()
     if wrong and fmt.startswith("generic_"):
-        raise InputError("more tokens were cached than the input has", file=file, line=int(wrong[0][0]), column="obs_cached_tokens",
-                         value=wrong[0][1], expected="--cached outside, if the input count leaves them out")  # fmt: skip
+        raise InputError(
+            "more tokens were cached than the input has", file=file, line=int(wrong[0][0]), column="obs_cached_tokens",
+            value=wrong[0][1], expected="--cached outside, if the input count leaves them out",
+        )  # fmt: skip

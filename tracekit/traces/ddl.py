@@ -42,10 +42,11 @@ TABLES: dict[str, str] = {
 }
 
 STATUS = (
-    "CASE WHEN a.input_tokens = 0 AND a.output_tokens = 0 THEN 'error'"
+    "CASE WHEN e.status IN ('error', 'cancelled', 'timeout', 'rejected') THEN e.status"
+    " WHEN a.input_tokens = 0 AND a.output_tokens = 0 THEN 'error'"
     " WHEN a.input_tokens = 0 OR a.output_tokens = 0 THEN 'unknown' ELSE e.status END AS status"
 )
-"""A request without tokens failed in the trace, whatever its status says."""
+"""A request without tokens failed in the trace, even where its status says that all was well."""
 
 RELEASE = "CASE WHEN e.parent_idx IS NULL THEN 'at_arrival' ELSE 'after_parent' END AS release"
 """What brings a request: its recorded arrival, or the completion of its parent and the think time after it."""

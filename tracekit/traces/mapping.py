@@ -11,10 +11,15 @@ from tracekit.traces.stage import Facts
 
 __all__ = ["choose_fields"]
 
+LENGTHS_ONLY = ", or --arrival poisson:rate=5 for a file of lengths only"
+
 
 def choose_fields(file: str, names: list[str], mapping: Mapping[str, Mapped], facts: Facts, *,
-                  blocks: bool = False) -> list[Mapped]:  # fmt: skip
-    """The fields to read from a file with columns ``names``. Errors: ``InputError`` listing what is missing and what is near."""
+                  blocks: bool = False, timed: bool = True) -> list[Mapped]:  # fmt: skip
+    """The fields to read from a file with columns ``names``; not ``timed``: it may have no arrivals.
+
+    Errors: ``InputError`` listing what is missing and what is near.
+    """
     for mapped in mapping.values():
         if mapped.source not in names:
             near = difflib.get_close_matches(mapped.source, names, n=3, cutoff=0.4)
@@ -23,11 +28,11 @@ def choose_fields(file: str, names: list[str], mapping: Mapping[str, Mapped], fa
                 expected=f"one of {', '.join(near or names[:12])}",
             )  # fmt: skip
     chosen = guess_mapping(names) | dict(mapping)
-    missing = [name for name in REQUIRED if name not in chosen]
+    missing = [name for name in REQUIRED if name not in chosen and (timed or name != "arrival")]
     if missing:
         raise InputError(
             f"no column for {', '.join(missing)}; the file has {', '.join(names[:12])}", file=file,
-            expected=f"--map {missing[0]}=COLUMN for each of them",
+            expected=f"--map {missing[0]}=COLUMN for each of them{LENGTHS_ONLY if missing == ['arrival'] else ''}",
         )  # fmt: skip
     fields = [chosen[name] for name in COLUMNS if name in chosen and (blocks or COLUMNS[name].kind != "blocks")]
     read = {field.source for field in fields}

@@ -61,16 +61,17 @@ def remark(stage: Stage) -> None:
     marks = unmodelled(stage)
     if marks is not None:
         counted = stage.con.execute(
-            f"SELECT mark, count(*) FROM (SELECT unnest(string_split({marks}, ',')) AS mark FROM stage) GROUP BY mark ORDER BY mark"
+            f"SELECT mark, count(*) FROM (SELECT unnest(string_split({marks}, ',')) AS mark FROM stage) GROUP BY ALL ORDER BY ALL"
         )
         for mark, count in counted.fetchall():
             stage.facts.warn(f"{count} requests with {_SPELLED.get(mark, mark)}: replayed as plain text requests of one model"
                              " (column unmodelled)")  # fmt: skip
     if _has(stage, "status"):
-        counted = stage.con.execute(f"SELECT {STATUS} AS s, count(*) FROM stage WHERE s NOT IN ('ok', 'unknown') GROUP BY s ORDER BY s")
+        bad = "s NOT IN ('ok', 'unknown')"
+        counted = stage.con.execute(f"SELECT {STATUS} AS s, count(*) FROM stage WHERE {bad} GROUP BY s ORDER BY s")
         for status, count in counted.fetchall():
             stage.facts.warn(f"{count} requests ended as {status} in the source: kept, not replayed")
     if _has(stage, "max_tokens"):
         forced, known = stage.one("SELECT count(*) FILTER (output_tokens = max_tokens), count(max_tokens) FROM stage")
         if known > 20 and forced > FORCED * known:
-            stage.facts.warn(f"{forced} of {known} answers are exactly as long as their limit: forced by a benchmark, not by users")
+            stage.facts.warn(f"{forced} of {known} answers are exactly as long as their limit: forced by a benchmark")

@@ -43,8 +43,10 @@ def sniff(head: Head) -> Match | None:
 def _arrays(document: Row, file: str) -> dict[str, list[Any]]:
     arrays = {name: document[name] for name in ARRAYS if isinstance(document.get(name), list) and document[name]}
     if not arrays.keys() >= {"input_lens", "output_lens"}:
-        raise InputError("a benchmark's totals without its requests", file=file,
-                         expected="arrays input_lens, output_lens, ttfts (vllm bench serve --save-result --save-detailed)")  # fmt: skip
+        raise InputError(
+            "a benchmark's totals without its requests", file=file,
+            expected="arrays input_lens, output_lens, ttfts (vllm bench serve --save-result --save-detailed)",
+        )  # fmt: skip
     lengths = {len(values) for values in arrays.values()}
     if len(lengths) > 1:
         told = ", ".join(f"{name} {len(values)}" for name, values in arrays.items())

@@ -29,5 +29,5 @@ def sniff(head: Head) -> Match | None:
 def read(source: Source, stage: Stage, options: ReadOptions) -> None:
     """Rows to the stage."""
     table = header_of(source)
-    fields = choose_fields(source.name, table.names, options.mapping, stage.facts)
+    fields = choose_fields(source.name, table.names, options.mapping, stage.facts, timed=options.arrival is None)
     read_delimited(source, stage, table, fields)

@@ -1,4 +1,7 @@
-"""Any JSON lines with one request each: fields by ``--map`` (``a.b`` looks inside objects), or recognised by name."""
+"""Any JSON objects with one request each, one a line or in an array.
+
+Fields are taken by ``--map`` (``a.b`` looks inside objects), or recognised by name.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from tracekit.traces.columns import Mapped, guess_mapping
 from tracekit.traces.formats import Match, ReadOptions
 from tracekit.traces.inputs import Head, Source
 from tracekit.traces.mapping import choose_fields
-from tracekit.traces.readers.json_lines import Discover, read_json_lines
+from tracekit.traces.readers.json_documents import head_objects, is_json, json_batches
+from tracekit.traces.readers.json_lines import Discover, read_batches
 from tracekit.traces.stage import Stage
 
 __all__ = ["NAME", "choose_json_fields", "discoverer", "read", "sniff"]
@@ -20,7 +24,7 @@ NAME = "generic_jsonl"
 def _keys(head: Head) -> list[str]:
     """Keys of the first records in order of appearance, one level down as ``a.b``."""
     keys: dict[str, None] = {}
-    for record in head.records():
+    for record in head_objects(head):
         for key, value in record.items():
             keys[key] = None
             for inner in value if isinstance(value, dict) else ():
@@ -29,21 +33,19 @@ def _keys(head: Head) -> list[str]:
 
 
 def sniff(head: Head) -> Match | None:
-    """A first line that is a JSON object."""
-    if head.lines and head.lines[0].lstrip()[:1] == b"[":
-        return Match(1, "a JSON array")
-    if not head.records():
-        return Match(1, "begins like JSON") if head.lines and head.lines[0].lstrip()[:1] == b"{" else None
+    """Objects, one a line or in an array."""
+    if not head_objects(head):
+        return Match(1, "begins like JSON") if is_json(head) else None
     known = guess_mapping(_keys(head))
-    return Match(30 + min(20, 5 * len(known)), f"JSON lines, {len(known)} fields known by name")
+    return Match(30 + min(20, 5 * len(known)), f"JSON objects, {len(known)} fields known by name")
 
 
-def choose_json_fields(source: Source, stage: Stage, mapping: dict[str, Mapped]) -> list[Mapped]:
+def choose_json_fields(source: Source, stage: Stage, mapping: dict[str, Mapped], *, timed: bool = True) -> list[Mapped]:
     """The fields to read, block ids with their size. Errors: ``InputError`` when the file is no JSON lines."""
-    records = source.head.records()
+    records = head_objects(source.head)
     if not records:
         raise InputError("not JSON lines of one request each", file=source.name, line=1, expected="one JSON object a line")
-    fields = choose_fields(source.name, _keys(source.head), mapping, stage.facts, blocks=True)
+    fields = choose_fields(source.name, _keys(source.head), mapping, stage.facts, blocks=True, timed=timed)
     sizes = {record["block_tokens"] for record in records if isinstance(record.get("block_tokens"), int)}
     out = []
     for field in fields:
@@ -77,5 +79,6 @@ def discoverer(fields: Sequence[Mapped], stage: Stage, known: list[str]) -> Disc
 
 def read(source: Source, stage: Stage, options: ReadOptions) -> None:
     """Rows to the stage."""
-    fields = choose_json_fields(source, stage, dict(options.mapping))
-    read_json_lines(source, stage, fields, discover=discoverer(fields, stage, stage.facts.ignored_columns))
+    fields = choose_json_fields(source, stage, dict(options.mapping), timed=options.arrival is None)
+    found = discoverer(fields, stage, stage.facts.ignored_columns)
+    read_batches(source, stage, fields, json_batches(source, stage), discover=found)

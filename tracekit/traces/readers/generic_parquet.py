@@ -27,7 +27,7 @@ def read(source: Source, stage: Stage, options: ReadOptions) -> None:
     except Exception as error:
         raise InputError(str(error).splitlines()[0], file=source.name, expected="a whole Parquet file") from error
     names = [row[0] for row in described]
-    fields = choose_fields(source.name, names, options.mapping, stage.facts)
+    fields = choose_fields(source.name, names, options.mapping, stage.facts, timed=options.arrival is None)
     quoted = {field.column.name: '"{}"'.format(field.source.replace('"', '""')) for field in fields}
     texts = ", ".join(f'{cell}::VARCHAR AS "s_{name}"' for name, cell in quoted.items())
     cells = {name: f'"s_{name}"' for name in quoted}

@@ -19,6 +19,7 @@ __all__ = ["NAME", "read", "sniff"]
 
 NAME = "guidellm"
 STATUS = {"successful": "ok", "errored": "error", "incomplete": "cancelled"}
+PARTS = ("cached_tokens", "image_tokens", "audio_tokens", "video_tokens")
 FIELDS = (
     canonical("arrival", "request_start", "s"),
     moment("first", "first_token_iteration", "s"),
@@ -55,7 +56,7 @@ def _row(request: Row, bucket: str) -> Row:
         "request_end": first_of(times, "request_end", "end_time", "resolve_end"),
         "input_metrics.text_tokens": 0 if failed and prompt is None else prompt,
         "output_metrics.text_tokens": 0 if failed and answer is None else answer,
-        **{f"input_metrics.{name}": inner(inputs, name) for name in ("cached_tokens", "image_tokens", "audio_tokens", "video_tokens")},
+        **{f"input_metrics.{name}": inner(inputs, name) for name in PARTS},
         "request_id": request.get("request_id"),
         "status": STATUS[bucket],
     }

@@ -23,6 +23,7 @@ __all__ = ["head_objects", "is_json", "json_batches"]
 
 BLOCK = 1 << 20
 ROWS = 1000
+SAMPLE = 200
 NEAR_THE_END = 16
 """A fault this close to the end of what was read may be a token that is cut in two."""
 
@@ -55,10 +56,11 @@ def head_objects(head: Head) -> list[dict[str, Any]]:
     if not is_json(head):
         return []
     if _is_lines(head):
-        return head.records()[:20]
-    text, at, found = head.data.decode("utf-8", "replace"), 0, []
+        return head.records()[:SAMPLE]
+    text, at = head.data.decode("utf-8", "replace"), 0
+    found: list[dict[str, Any]] = []
     decoder = json.JSONDecoder(strict=False)
-    while len(found) < 20:
+    while len(found) < SAMPLE:
         between = _BETWEEN.match(text, at)
         at = between.end() if between else at
         try:
@@ -156,9 +158,10 @@ class _Values:
     def _skip_broken(self, error: Exception) -> None:
         at = error.pos if isinstance(error, json.JSONDecodeError) else self.at + 1
         # only at the end of the file is what is left a value that was cut off
-        cut = self.ended and at >= len(self.buffer) - NEAR_THE_END
+        cut = self.ended and (at >= len(self.buffer.rstrip()) or str(error).startswith("Unterminated string"))
         size = self.source.size if self.source.cut_at is None else self.source.cut_at
-        self.stage.reject(self.source.name, self.line, None, None, f"incomplete (cut at byte {size})" if cut else "not valid JSON")
+        reason = f"incomplete (cut at byte {size})" if cut else "not valid JSON"
+        self.stage.reject(self.source.name, self.line, None, None, reason)
         while True:
             found = self.marker.search(self.buffer, max(at, self.at + 1)) if self.marker is not None else None
             if found is not None:

@@ -84,8 +84,9 @@ def _others(records: list[Row]) -> dict[str, Mapped]:
 
 def read(source: Source, stage: Stage, options: ReadOptions) -> None:
     """Rows to the stage, cached tokens inside the input count."""
-    others = _others(head_objects(source.head))
-    nested = next((path for path in HOLDERS if any(isinstance(inner(r, *path.split(".")), dict) for r in head_objects(source.head))), "")
+    head = head_objects(source.head)
+    others = _others(head)
+    nested = next((path for path in HOLDERS if any(isinstance(inner(one, *path.split(".")), dict) for one in head)), "")
     if "arrival" not in others and nested.count("."):
         others["arrival"] = canonical("arrival", f"{nested.rpartition('.')[0]}.created")
     keys = [mapped.source for mapped in others.values()]
