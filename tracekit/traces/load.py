@@ -17,6 +17,7 @@ from tracekit.traces.columns import parse_mapping
 from tracekit.traces.ddl import create_tables
 from tracekit.traces.formats import Format, ReadOptions, detect, format_named
 from tracekit.traces.inputs import Source, open_sources
+from tracekit.traces.sidecars import attach_sidecars
 from tracekit.traces.stage import Reject, Stage
 from tracekit.traces.tolerance import Tolerance, check_again
 
@@ -230,6 +231,7 @@ def _insert(con: duckdb.DuckDBPyConnection, arranged: Arranged, report: LoadRepo
     _copy(con, "request_extras", arranged.extras(report.trace))
     _copy(con, "blocks", _runs_table(arranged, report.trace))
     _copy(con, "quarantine", _rejects_table(report))
+    attach_sidecars(con, report.trace, report.files, report.t0_ns, arranged.stage.facts.warn)
     facts = arranged.stage.facts
     files = [{"name": source.name, "sha256": source.sha256, "bytes": source.size} for source in sources]
     con.execute(
