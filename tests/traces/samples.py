@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests.traces.log_samples import LOG_SAMPLES
+
 __all__ = ["SAMPLES", "jsonl", "parquet_sample", "samples"]
 
 
@@ -83,4 +85,4 @@ def parquet_sample() -> bytes:
 
 def samples() -> dict[str, list[bytes]]:
     """All of them, those that have to be made by a program included."""
-    return {**SAMPLES, "generic_parquet": [parquet_sample()]}
+    return {**SAMPLES, **LOG_SAMPLES, "generic_parquet": [parquet_sample()]}
