@@ -102,13 +102,14 @@ class RunRecord:
             observed=self._observed(),
             slo=setup.slo,
             request_slo=request_slo or None,
-            cancel_ns=source.cancel_ns,
+            cancel_ns=self._cancels(outcomes),
             degraded=self._degraded(outcomes),
             demand_tokens=source.output_tokens,
             preemptions=self._table("preemptions") if setup.events == "full" else None,
             written_block_ns=self._written(outcomes),
             accept_degraded=setup.accept_degraded,
             arrival_window_ns=source.window_ns,
+            arrivals_depend=source.parent is not None,
             gaps=self._gaps(outcomes),
             stall_threshold_ns=self.stall_threshold_ns,
             stall_rule=self._stall_rule,
@@ -123,15 +124,27 @@ class RunRecord:
         source, warmup = self._setup.source, self._setup.warmup_ns
         counted: npt.NDArray[np.bool_] = source.counted
         if warmup:
-            first = source.arrival_ns[counted][0]
-            counted = counted & (source.arrival_ns >= first + warmup)
+            first = source.start_ns[counted][0]
+            counted = counted & (source.start_ns >= first + warmup)
         return counted
 
     def _deadlines(self) -> npt.NDArray[np.int64] | None:
         source = self._setup.source
         if source.deadline_ns is None:
             return None
-        return np.where(source.deadline_ns < 0, -1, source.deadline_ns - source.arrival_ns)
+        # a request with a parent has it from its release on already
+        begin = source.arrival_ns if source.parent is None else np.where(source.parent < 0, source.arrival_ns, 0)
+        return np.where(source.deadline_ns < 0, -1, source.deadline_ns - begin)
+
+    def _cancels(self, outcomes: npt.NDArray[np.void]) -> npt.NDArray[np.int64] | None:
+        """When the client gives up, on the engine clock; -1 for never, and for a request that was never released."""
+        source = self._setup.source
+        if source.cancel_ns is None or source.parent is None:
+            return source.cancel_ns
+        released = np.full(source.total, -1, np.int64)
+        released[outcomes["request"]] = outcomes["arrival_ns"]
+        later = np.where((source.cancel_ns < 0) | (released < 0), -1, released + source.cancel_ns)
+        return np.where(source.parent < 0, source.cancel_ns, later)
 
     def _degraded(self, outcomes: npt.NDArray[np.void]) -> npt.NDArray[np.bool_] | None:
         """Per request, where the front door can cut answers."""

@@ -85,6 +85,7 @@ def replay(
     thin: str | None = None,
     by: str | None = None,
     spread_ticks: bool = False,
+    sessions: str | None = None,
     seed: int = 0,
     events: str = "full",
     mapping: Sequence[str] = (),

@@ -11,6 +11,7 @@ import numpy as np
 
 from tracekit.errors import UsageError, shown
 from tracekit.metrics.slo import parse_duration_ns
+from tracekit.traces.sessions import RELATIVE_DEFAULT, parse_sessions
 from tracekit.traces.slicing import By, Slice
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _EXPECTED = "expected FROM:TO, as 10m:20m from the trace's start, or two absolut
 
 
 def slice_of(given: Mapping[str, Any], span_ns: int, t0_ns: int | None) -> Slice:
-    """The slice that a command's options ``window limit rate_scale where thin by spread_ticks seed`` say, without a lead-in."""
+    """The slice that a command's options ``window limit rate_scale where thin by spread_ticks sessions seed`` say, without a lead-in."""
     window, by = given.get("window"), given.get("by")
     if by is not None and by not in ("session", "prefix", "request"):
         raise UsageError(f"--by {shown(by)}: expected session, prefix or request")
@@ -38,6 +39,7 @@ def slice_of(given: Mapping[str, Any], span_ns: int, t0_ns: int | None) -> Slice
         thin=parse_thin(given["thin"]) if given.get("thin") else None,
         by=cast("By | None", by),
         spread_ticks=bool(given.get("spread_ticks")),
+        sessions=_sessions(given.get("sessions")),
         seed=given.get("seed", 0),
     )
 
@@ -62,8 +64,29 @@ def slice_lines(source: TraceSource) -> Iterator[str]:
         yield f"thin: {part.thin[0]} of {part.thin[1]} {whole[source.by or 'request']}; each stands for {source.weight:.4g}"
     if part.spread_ticks:
         yield f"spread: arrivals are spread inside ticks of {source.tick_ns / 1e9:g} s by seed {part.seed}"
+    yield from _session_lines(source)
     if source.left_out:
         yield f"{source.left_out:,} requests of the trace are left out: they failed in it, or have no tokens"
+
+
+def _sessions(text: str | None) -> str | None:
+    if text is not None:
+        parse_sessions(text)
+    return text
+
+
+def _session_lines(source: TraceSource) -> Iterator[str]:
+    kind, said = source.placement.kind, source.part.sessions
+    if kind == "as_recorded":
+        yield "sessions: every turn arrives at its recorded time, whether or not the one before it is done (as_recorded)"
+    elif kind == "start_together":
+        yield "sessions: all start at one instant; a turn follows the completion of the one before it"
+    elif kind == "poisson":
+        why = "they have no common clock; --sessions says otherwise" if said is None else "as said"
+        yield f"sessions: placed by {said or RELATIVE_DEFAULT} ({why}); a turn follows the completion of the one before it"
+    elif source.parent is not None:
+        yield ("sessions: they start as recorded, and a turn follows the completion of the one before it and its think time"
+               " (--sessions as_recorded: its recorded time)")  # fmt: skip
 
 
 def parse_window(text: str, span_ns: int, t0_ns: int | None) -> tuple[int, int]:

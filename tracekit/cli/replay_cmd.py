@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug
-from tracekit.cli.slice_options import ByOption, Limit, RateScale, Seed, SpreadTicks, Thin, Where, Window
+from tracekit.cli.slice_options import ByOption, Limit, RateScale, Seed, Sessions, SpreadTicks, Thin, Where, Window
 
 __all__ = ["register"]
 
@@ -77,6 +77,7 @@ def replay(
     thin: Thin = None,
     by: ByOption = None,
     spread_ticks: SpreadTicks = False,
+    sessions: Sessions = None,
     seed: Seed = 0,
     events: EventsOption = Events.full,
     mapping: Map = None,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["ByOption", "Grouping", "Limit", "RateScale", "Seed", "SpreadTicks", "Thin", "Where", "Window"]
+__all__ = ["ByOption", "Grouping", "Limit", "RateScale", "Seed", "Sessions", "SpreadTicks", "Thin", "Where", "Window"]
 
 
 class Grouping(StrEnum):
@@ -35,5 +35,14 @@ ByOption = Annotated[
 ]
 SpreadTicks = Annotated[
     bool, typer.Option("--spread-ticks", help="Spread arrivals uniformly inside the tick of the trace's clock, by the seed.")
+]
+Sessions = Annotated[
+    str | None,
+    typer.Option(
+        "--sessions",
+        metavar="HOW",
+        help="Where sessions start: poisson:rate=0.1,seed=1 (the default where they have no common clock) or start_together;"
+        " turns follow the completion of the one before. as_recorded: every turn at its recorded time.",
+    ),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
