@@ -77,6 +77,10 @@ class Columns:
     priority: Ints | None = None
     block_tokens: int | None = None
     runs: list[list[list[int]]] | None = None
+    session_id: list[str] | None = None
+    turn: Ints | None = None
+    think_ns: list[int | None] | None = None
+    """From the end of the turn before; ``None`` at first turns."""
 
     def __len__(self) -> int:
         return len(self.arrival_ns)
@@ -180,6 +184,9 @@ def write_jsonl(columns: Columns, path: str | Path) -> None:
         "priority": None if columns.priority is None else columns.priority.tolist(),
         "block_tokens": None if columns.block_tokens is None else [columns.block_tokens] * len(columns),
         "prefix_runs": columns.runs,
+        "session_id": columns.session_id,
+        "turn": None if columns.turn is None else columns.turn.tolist(),
+        "think_ns": columns.think_ns,
     }
     given = {name: values for name, values in rows.items() if values}
     data = b"".join(orjson.dumps(dict(zip(given, row, strict=True))) + b"\n" for row in zip(*given.values(), strict=True))
