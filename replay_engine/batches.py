@@ -14,7 +14,7 @@ class BatchGate:
     """Admission is shut while a batch runs, and until the next one is ready: ``size`` requests wait, or (dynamic) the oldest has waited for
     the window, or no more arrivals will come. ``to_admit`` members of the open batch are still to be admitted."""
 
-    __slots__ = ("_size", "_window_ns", "drained", "holding", "to_admit", "whole")
+    __slots__ = ("_size", "_window_ns", "drained", "early", "holding", "to_admit", "whole")
 
     def __init__(self, batching: Batching) -> None:
         self._size = batching.size
@@ -23,6 +23,8 @@ class BatchGate:
         self.to_admit = 0
         self.drained = False
         """No more arrivals will come: what waits is the last batch."""
+        self.early: list[Sequence] = []
+        """Ended ones that had to give up their place before the batch ended; they are answered with it."""
         self.holding: list[Sequence] = []
         """Ended sequences of the running batch, their seat and blocks held."""
 
@@ -42,3 +44,8 @@ class BatchGate:
         """The batch has ended: everybody whose place was held."""
         held, self.holding = self.holding, []
         return held
+
+    def answered_with(self) -> list[Sequence]:
+        """Who gave up its place early in the batch that has ended."""
+        early, self.early = self.early, []
+        return early

@@ -34,9 +34,13 @@ def check(scheduler: SchedulerConfig, rules: Rules) -> None:
 def implied(settings: Settings, rules: Rules) -> tuple[dict[str, Any], tuple[str, ...]]:
     """``settings`` with vLLM knobs that a rule leaves only one value for, where they are not given, and a note for each."""
     found, notes = dict(settings), []
-    if rules.batching.mode != "continuous" and "async_scheduling" not in found:
-        found["async_scheduling"] = False
-        notes.append(f"async_scheduling = false: batching.mode = {rules.batching.mode} runs a batch to its end")
+    if "async_scheduling" not in found:
+        if rules.batching.mode != "continuous":
+            found["async_scheduling"] = False
+            notes.append(f"async_scheduling = false: batching.mode = {rules.batching.mode} runs a batch to its end")
+        elif rules.preemption.mode == "swap":
+            found["async_scheduling"] = False
+            notes.append("async_scheduling = false: preemption.mode = swap waits for its copies")
     no_sharing = [
         name
         for name, wanted in (

@@ -193,6 +193,8 @@ class Replay:
                 outputs = self._outputs(seq)
                 if self.scheduler.abort(seq):
                     self._end(seq, now, RequestState.cancelled, OutcomeReason.client_cancelled, outputs)
+        if cancelled and self.scheduler.state.gate is not None:  # whoever left may have been the last of a batch
+            self._retire(self.scheduler.conclude(()))
 
     def _admit(self, request: Request, keys: list[int]) -> None:
         reason = self._front_door.refuses(request.prompt_tokens)

@@ -117,7 +117,10 @@ def free_idle(state: State, plan: BatchPlan, keep: Sequence | None = None) -> bo
     """Blocks are short: an ended sequence that only keeps its place in a batch goes, or else the latest paused one (not ``keep``) loses
     its KV after all. Whether there was one."""
     if state.gate is not None and state.gate.holding:
-        leave_batch(state, state.gate.holding.pop())
+        seq = state.gate.holding.pop()
+        leave_batch(state, seq)
+        if state.gate.whole:
+            state.gate.early.append(seq)
         return True
     for seq in reversed(state.paused.values()):
         if seq is not keep:
@@ -144,12 +147,14 @@ def make_room(state: State, plan: BatchPlan) -> None:
         head = waiting.head()
         if max(state.levels) <= head.priority or not _lacks_room(state, head):
             return
-        victims = [seq for seq in state.running.values() if seq.state in (_LOOSE, _DECODE) and seq.priority > head.priority]
+        victims = [
+            seq
+            for seq in state.running.values()
+            if seq.state in (_LOOSE, _DECODE) and seq.priority > head.priority and waiting.before(head, seq)
+        ]
         if not victims:
             return
         preempt(state, plan, max(victims, key=lambda seq: (seq.priority, seq.arrival_order)), 0, for_seat=True)
-        if waiting.head() is not head:  # an order in which the victim comes first again
-            return
 
 
 def _lacks_room(state: State, head: Sequence) -> bool:

@@ -32,6 +32,10 @@ class WaitingQueue(Protocol):
     def head(self) -> Sequence: ...
     def pop(self) -> Sequence: ...
     def remove(self, seq: Sequence) -> None: ...
+    def before(self, first: Sequence, second: Sequence) -> bool:
+        """Whether a waiting ``first`` is looked at before ``second``, were that one preempted now."""
+        ...
+
     def in_order(self) -> Iterator[Sequence]:
         """All waiting sequences in the order in which they would be looked at. Costs O(waiting)."""
         ...
@@ -63,6 +67,9 @@ class FcfsQueue:
     def remove(self, seq: Sequence) -> None:
         self._queue.remove(seq)
 
+    def before(self, first: Sequence, second: Sequence) -> bool:
+        return False
+
     def in_order(self) -> Iterator[Sequence]:
         return iter(self._queue)
 
@@ -84,8 +91,14 @@ class KeyedQueue:
     def __len__(self) -> int:
         return self._length
 
+    def _entry(self, seq: Sequence) -> tuple[Any, float, str, int, Sequence]:
+        return self._key(seq.request), seq.arrival_order, seq.request_id, seq.index, seq
+
+    def before(self, first: Sequence, second: Sequence) -> bool:
+        return self._entry(first)[:4] < self._entry(second)[:4]
+
     def push(self, seq: Sequence) -> None:
-        entry = (self._key(seq.request), seq.arrival_order, seq.request_id, seq.index, seq)
+        entry = self._entry(seq)
         if seq.index in self._gone:  # its removed entry is still in the heap and would count again
             self._gone.discard(seq.index)
             self._heap = [old for old in self._heap if old[3] != seq.index]
@@ -169,6 +182,9 @@ class FairQueue:
         tenant = seq.request.tenant
         self._queues[tenant].remove(seq)
         self._left(tenant)
+
+    def before(self, first: Sequence, second: Sequence) -> bool:
+        return False
 
     def _left(self, tenant: int) -> None:
         self._length -= 1

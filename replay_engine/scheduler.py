@@ -311,7 +311,7 @@ class Scheduler:
             for seq in held:
                 leave_batch(state, seq)
             if state.gate.whole:
-                ended += held
+                ended += [*held, *state.gate.answered_with()]
         return ended
 
     def _forget_waiting(self, seq: Sequence) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from replay_engine.types import RequestState
 from tests.engine.traffic import Row, RowSource, latencies, schedulers, traffic
 
 MANY = settings(max_examples=700, deadline=None)
+Pair = tuple[SchedulerConfig, Rules]
 
 batchings = st.builds(
     Batching,
@@ -66,23 +69,43 @@ def run(rows: list[Row], config: SchedulerConfig, rules: Rules, latency: Latency
     return replay, sink, replay.run()
 
 
-def allowed(config: SchedulerConfig, rules: Rules) -> tuple[SchedulerConfig, Rules]:
-    """The nearest combination that is not refused, without looking at why: drop one thing after another."""
-    for mend in (
-        lambda c, r: (c, r),
-        lambda c, r: (replace(c, async_scheduling=False), r),
-        lambda c, r: (replace(c, async_scheduling=False, enable_prefix_caching=False), r),
-        lambda c, r: (replace(c, async_scheduling=False, enable_prefix_caching=False, prefill_schedule_interval=1, policy="fcfs"), r),
-        lambda c, r: (replace(c, async_scheduling=False, enable_prefix_caching=False, policy="fcfs"), replace(r, batching=Batching())),
-        lambda c, r: (replace(c, async_scheduling=False, policy="fcfs"), replace(r, preemption=Preemption(), order=replace(r.order, reserved=()))),
-        lambda c, r: (replace(c, async_scheduling=False, policy="fcfs"), replace(r, preemption=Preemption(), order=Order())),
-    ):
-        found = mend(config, rules)
-        try:
-            check(*found)
-        except ConfigError:
-            continue
-        return found
+def _batching(**change: object) -> Callable[[Pair], Pair]:
+    return lambda pair: (pair[0], replace(pair[1], batching=replace(pair[1].batching, **change)))  # type: ignore[arg-type]
+
+
+def _scheduler(**change: object) -> Callable[[Pair], Pair]:
+    return lambda pair: (replace(pair[0], **change), pair[1])  # type: ignore[arg-type]
+
+
+def _order(**change: object) -> Callable[[Pair], Pair]:
+    return lambda pair: (pair[0], replace(pair[1], order=replace(pair[1].order, **change)))  # type: ignore[arg-type]
+
+
+def _preemption(**change: object) -> Callable[[Pair], Pair]:
+    return lambda pair: (pair[0], replace(pair[1], preemption=replace(pair[1].preemption, **change)))  # type: ignore[arg-type]
+
+
+MENDS = (
+    _scheduler(async_scheduling=False), _scheduler(enable_prefix_caching=False), _scheduler(prefill_schedule_interval=1),
+    _scheduler(policy="fcfs"), _batching(answers="own"), _batching(kv_allocation="paged"), _batching(step="mixed"),
+    _batching(mode="continuous"), _batching(chunk_align=1), _batching(decode_reserve=0), _batching(output_reserve="none"),
+    _order(by="priority"), _order(reserved=()), _order(by="fcfs"), _preemption(to_admit=True), _preemption(mode="recompute"),
+    _preemption(to_admit=False), _batching(max_partial_prefills=None),
+)  # fmt: skip
+
+
+def allowed(config: SchedulerConfig, rules: Rules) -> Pair:
+    """The first combination that is not refused among those that change as little as possible."""
+    for size in range(5):
+        for mends in combinations(MENDS, size):
+            pair = (config, rules)
+            for mend in mends:
+                pair = mend(pair)
+            try:
+                check(*pair)
+            except ConfigError:
+                continue
+            return pair
     assume(False)
     raise AssertionError
 
