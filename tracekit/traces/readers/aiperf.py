@@ -12,7 +12,7 @@ from tracekit.traces.formats import Match, ReadOptions
 from tracekit.traces.inputs import Head, Source
 from tracekit.traces.readers.json_documents import head_objects, json_batches
 from tracekit.traces.readers.json_values import Values
-from tracekit.traces.readers.record_rows import Row, canonical, first_of, inner, per_token, read_rows
+from tracekit.traces.readers.record_rows import Row, canonical, first_of, inner, per_token, read_rows, real
 from tracekit.traces.stage import Stage
 
 __all__ = ["NAME", "read", "sniff"]
@@ -50,9 +50,9 @@ def _count(metrics: Row, *names: str) -> Any:
 
 def _time(metrics: Row, *names: str) -> Any:
     for name in names:
-        value, unit = inner(metrics, name, "value"), inner(metrics, name, "unit")
-        if isinstance(value, int | float):
-            return value * UNITS[unit] if unit in UNITS else f"{value} {unit}"
+        value, unit = real(inner(metrics, name, "value")), inner(metrics, name, "unit")
+        if value is not None:
+            return value * UNITS[unit] if isinstance(unit, str) and unit in UNITS else "a value of unknown unit"
     return None
 
 
@@ -64,8 +64,8 @@ def _flatten(record: Row) -> list[Row | str]:
     failed = cancelled or error is not None
     output = _count(metrics, "output_sequence_length")
     if output is None:
-        parts = [_count(metrics, name) for name in ("output_token_count", "reasoning_token_count")]
-        output = sum(part for part in parts if isinstance(part, int | float)) if any(part is not None for part in parts) else None
+        parts = [real(_count(metrics, name)) for name in ("output_token_count", "reasoning_token_count")]
+        output = sum(part or 0 for part in parts) if parts[0] is not None else None
     prompt = _count(metrics, "input_sequence_length")
     return [
         {

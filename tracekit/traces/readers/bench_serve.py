@@ -13,7 +13,7 @@ from tracekit.traces.formats import Match, ReadOptions
 from tracekit.traces.inputs import Head, Source
 from tracekit.traces.readers.json_documents import is_json, json_batches
 from tracekit.traces.readers.json_values import Values
-from tracekit.traces.readers.record_rows import Row, canonical, per_token, read_rows
+from tracekit.traces.readers.record_rows import Row, canonical, per_token, read_rows, real
 from tracekit.traces.stage import Stage
 
 __all__ = ["NAME", "read", "sniff"]
@@ -56,9 +56,9 @@ def _arrays(document: Row, file: str) -> dict[str, list[Any]]:
 
 def _row(values: Row, model: Any) -> Row:
     failed = bool(values.get("errors"))
-    gaps, ttft = values.get("itls"), values.get("ttfts")
-    known = isinstance(ttft, int | float) and isinstance(gaps, list) and all(isinstance(gap, int | float) for gap in gaps)
-    whole = ttft + sum(gaps) if known and isinstance(ttft, int | float) and isinstance(gaps, list) else None
+    gaps = values.get("itls")
+    parts = [real(part) for part in (values.get("ttfts"), *(gaps if isinstance(gaps, list) else (None,)))]
+    whole = sum(part for part in parts if part is not None) if None not in parts else None
     return values | {"e2e": whole, "model_id": model, "status": "error" if failed else "ok"}
 
 

@@ -90,7 +90,7 @@ def read(source: Source, stage: Stage, options: ReadOptions) -> None:
         stage.facts.warn(f"{source.name}: the header of a BLIS trace; its requests are in the CSV beside it")
         return
     stage.facts.obs_clock = "client"
-    names = next(csv.reader([source.head.data.split(b"\n")[line - 1].decode("utf-8", "replace").rstrip("\r")]))
+    names = next(csv.reader([source.head.data.split(b"\n")[line - 1].decode("utf-8", "replace").replace("\r", "")]))
 
     def derive(columns: dict[str, Values]) -> dict[str, Values]:
         out = {name: values for name, values in columns.items() if name not in ("sent", "first", "last")}

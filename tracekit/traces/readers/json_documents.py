@@ -31,6 +31,11 @@ _BETWEEN = re.compile(r"[\s,\[\]\ufeff]*")
 _FIRST_KEY = re.compile(r'\{\s*"[^"\\]{1,80}"\s*:')
 
 
+def _whole(text: str) -> int | float:
+    # what no 64-bit number holds becomes a float, as it does where lines are parsed
+    return int(text) if len(text) <= 20 else float(text)
+
+
 def is_json(head: Head) -> bool:
     """Whether the file begins like a JSON object or array."""
     return bool(head.lines) and head.lines[0].lstrip()[:1] in (b"{", b"[")
@@ -59,7 +64,7 @@ def head_objects(head: Head) -> list[dict[str, Any]]:
         return head.records()[:SAMPLE]
     text, at = head.data.decode("utf-8", "replace"), 0
     found: list[dict[str, Any]] = []
-    decoder = json.JSONDecoder(strict=False)
+    decoder = json.JSONDecoder(strict=False, parse_int=_whole)
     while len(found) < SAMPLE:
         between = _BETWEEN.match(text, at)
         at = between.end() if between else at
@@ -103,7 +108,7 @@ class _Values:
         self.marker: re.Pattern[str] | None = None
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
-        decoder = json.JSONDecoder(strict=False)
+        decoder = json.JSONDecoder(strict=False, parse_int=_whole)
         with self.data:
             while self._to_next():
                 try:

@@ -18,7 +18,7 @@ from tracekit.traces.readers.json_documents import head_objects, is_json, json_b
 from tracekit.traces.readers.json_lines import Batches
 from tracekit.traces.readers.json_values import Values
 from tracekit.traces.readers.record_rows import Row, between, canonical, first_of, inner, loaded, moment, per_token, read_rows
-from tracekit.traces.stage import Stage
+from tracekit.traces.stage import Facts, Stage
 
 __all__ = ["NAME", "read", "sniff"]
 
@@ -124,6 +124,16 @@ def _row(record: Row, outside: bool) -> Row | str:
     }
 
 
+class _FirstPass(Stage):
+    """Takes nothing: the counts are only looked at."""
+
+    def __init__(self) -> None:
+        self.facts = Facts()
+
+    def reject(self, file: str, line: int, column: str | None, value: object, reason: str) -> None:
+        """What is bad is told in the second pass."""
+
+
 def _batches(source: Source, stage: Stage) -> Batches:
     return json_batches(source, stage) if is_json(source.head) else csv_batches(source, stage, USED)
 
@@ -133,8 +143,7 @@ def read(source: Source, stage: Stage, options: ReadOptions) -> None:
     stage.facts.obs_clock = "gateway"
     place = options.cached
     if place is None:
-        with Stage() as unused:
-            place = agreed_reading(_readings(_batches(source, unused)), source.name, "usageDetails")
+        place = agreed_reading(_readings(_batches(source, _FirstPass())), source.name, "usageDetails")
 
     def flatten(record: Row) -> list[Row | str]:
         return [_row(one, place == "outside") for one in _observations(record)]

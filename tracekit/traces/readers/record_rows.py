@@ -15,7 +15,7 @@ from tracekit.traces.readers.json_lines import Batches, Derive, read_batches
 from tracekit.traces.readers.json_values import Values
 from tracekit.traces.stage import Facts, Stage
 
-__all__ = ["Flatten", "between", "canonical", "first_of", "inner", "loaded", "moment", "per_token", "read_rows"]
+__all__ = ["Flatten", "between", "canonical", "first_of", "inner", "loaded", "moment", "per_token", "read_rows", "real"]
 
 Row = dict[str, Any]
 Flatten = Callable[[Row], list[Row | str]]
@@ -49,6 +49,14 @@ def first_of(record: Any, *keys: str) -> Any:
             if value is not None and value != "":
                 return value
     return None
+
+
+def real(value: Any) -> float | None:
+    """A number as a float; ``None`` for anything else, and for numbers beyond all floats."""
+    try:
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    except OverflowError:
+        return None
 
 
 def loaded(value: Any) -> Any:
