@@ -22,9 +22,16 @@ class BlockPool(Protocol):
     """
 
     free: int
-    blank: int
     evicted: int
     changes: int
+
+    @property
+    def blank(self) -> int: ...
+
+    @property
+    def largest(self) -> int:
+        """Blocks of the longest free extent: all free ones, where KV is paged."""
+        ...
 
     def bind(self, seq: Sequence, keys: list[int]) -> None:
         """Give a new sequence its block keys: equal keys mean equal content after an equal prefix."""
@@ -74,6 +81,10 @@ class CountedPool:
     __slots__ = ("blank", "changes", "evicted", "free")
 
     filling = False
+
+    @property
+    def largest(self) -> int:
+        return self.free
 
     def __init__(self, usable_blocks: int) -> None:
         self.free = self.blank = usable_blocks

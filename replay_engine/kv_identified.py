@@ -50,6 +50,11 @@ class IdentifiedPool:
             return len(self._stack)
         return sum(1 for block in self._lru if block not in self._key_of)
 
+    @property
+    def largest(self) -> int:
+        """Paged blocks are all of one extent."""
+        return self.free
+
     def free_list(self) -> list[int]:
         """Free blocks, the next to be handed out first."""
         return self._stack[::-1] + list(self._lru)

@@ -74,6 +74,11 @@ class TracedPool:
         """Whether a decoding sequence still has shareable blocks to complete."""
         return bool(self._fill)
 
+    @property
+    def largest(self) -> int:
+        """Paged blocks are all of one extent."""
+        return self.free
+
     def bind(self, seq: Sequence, keys: list[int]) -> None:
         seq.keys = keys
         seq.blocks = []

@@ -107,8 +107,8 @@ class SpanTracker:
             seq.queue_ns = start - seq.phase_start_ns
             seq.phase_reason = self._refused_before
         if seq.phase in (_PAUSED, _SWAPPED):
-            row = self._open[seq.index]
-            row[1], row[3] = it, start
+            away = self._open[seq.index]
+            away[1], away[3] = it, start
             if seq.phase == _PAUSED:
                 self._turn(seq, _PREFILL, it, start, _AFTER_PREEMPTION)
         elif resumed:
