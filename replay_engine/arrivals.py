@@ -1,4 +1,5 @@
-"""The calendar of timed events: arrivals as they stream in, and whatever else is known to happen later (today: client cancels)."""
+"""The calendar of timed events: arrivals as they stream in, and whatever else is known to happen later (today: client
+cancels)."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ NEVER = 1 << 62
 
 
 class Calendar:
-    """Events in time order. ``due_ns`` is the head's time, ``cancel_ns`` that of the next cancel among the requests that have arrived;
+    """Events in time order. ``due_ns`` is the head's time, ``cancel_ns`` that of the next cancel among the requests that have
+    arrived;
     nothing else in the engine knows about future time."""
 
     __slots__ = ("_block_size", "_cancels", "_next", "_pending", "cancel_ns", "due_ns")
@@ -39,7 +41,8 @@ class Calendar:
         return self._next is None
 
     def pop_due(self, now: int) -> tuple[list[tuple[Request, list[int]]], list[int]]:
-        """Arrivals (with their block keys) up to and including ``now``, in trace order, and the indices of requests cancelled by then."""
+        """Arrivals (with their block keys) up to and including ``now``, in trace order, and the indices of requests cancelled
+        by then."""
         arrived: list[tuple[Request, list[int]]] = []
         request = self._next
         size = self._block_size

@@ -1,6 +1,7 @@
 """Parity with another engine's recorded decisions: ``python -m replay_engine.parity DIR`` checks a folder of vectors.
 
-A vector is three files: ``<case>.config.json`` (``knobs``), ``<case>.requests.jsonl`` and ``<case>.jsonl`` (one record per iteration). Records are
+A vector is three files: ``<case>.config.json`` (``knobs``), ``<case>.requests.jsonl`` and ``<case>.jsonl`` (one record per
+iteration). Records are
 compared whole, cache internals and key order included; prints ``identical/total`` per case and the first difference.
 """
 
@@ -31,7 +32,8 @@ def replay_case(
 ) -> Iterator[dict[str, Any]]:
     """Yield the records our scheduler makes of a case, in the vectors' own shape.
 
-    ``debug`` adds ``joined``, ``left`` and ``decode_set`` (ids), ``refused_by``/``refused_head``/``refused_need``, and with the identified
+    ``debug`` adds ``joined``, ``left`` and ``decode_set`` (ids), ``refused_by``/``refused_head``/``refused_need``, and with
+    the identified
     pool ``block_tables`` and ``free_list``.
     """
     config = SchedulerConfig(**{f.name: knobs[f.name] for f in fields(SchedulerConfig) if f.name in knobs})
@@ -49,7 +51,8 @@ class _Case:
         keys = _block_keys(requests, config)
         shared = Counter(chain.from_iterable(keys))
         self.requests = [
-            (_request(i, raw), own if whole else _shareable(own, shared)) for i, (raw, own) in enumerate(zip(requests, keys, strict=True))
+            (_request(i, raw), own if whole else _shareable(own, shared))
+            for i, (raw, own) in enumerate(zip(requests, keys, strict=True))
         ]
         self.raw = requests
         self.sequences: dict[str, Sequence] = {}

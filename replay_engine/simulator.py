@@ -1,4 +1,5 @@
-"""The simulated executor: an iteration's duration predicted from its shape. It shares scheduler, loop and events with every other executor."""
+"""The simulated executor: an iteration's duration predicted from its shape. It shares scheduler, loop and events with every
+other executor."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ class SimExecutor:
     """``device = max(floor, a + b*tokens) + c*qk + d*seqs + e*kv``; ``host = h0 + h1*running + h2*(joined + left)``.
 
     Synchronous: host and device add up. Asynchronous: they overlap, the longer one counts. A plan without tokens runs nothing on
-    the device. Copies that the iteration has to wait for (``link_ns``) come on top. At most two results are alive at a time (iterations n and n+1), so two objects take turns.
+    the device. Copies that the iteration has to wait for (``link_ns``) come on top. At most two results are alive at a time
+    (iterations n and n+1), so two objects take turns.
     """
 
     __slots__ = ("_a", "_asynchronous", "_b", "_c", "_d", "_e", "_floor", "_h0", "_h1", "_h2", "_next", "_other")
@@ -35,7 +37,8 @@ class SimExecutor:
         self._other = _Done(0, 0, 0)
 
     def decode_cost(self, seqs: int, running: int, changes: int) -> tuple[float, float, int]:
-        """For iterations that only decode ``seqs`` of ``running`` sequences, ``changes`` of which joined or left since the last plan: device
+        """For iterations that only decode ``seqs`` of ``running`` sequences, ``changes`` of which joined or left since the
+        last plan: device
         ns apart from KV reads, ns per KV token, and host ns."""
         base = (self._floor if self._floor > self._a else self._a) + self._d * seqs
         return base, self._e, round(self._h0 + self._h1 * running + self._h2 * changes)

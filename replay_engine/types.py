@@ -157,7 +157,8 @@ class RequestBatch:
 
     ``index`` int64 (dense, ascending), ``arrival_ns`` int64, ``prompt_tokens`` and ``output_tokens`` int64,
     ``priority`` int64, ``max_tokens`` int64 with -1 for unknown, ``cancel_ns`` int64 with -1 for never
-    (``None``: nobody cancels); ``tenant`` codes, ``deadline_ns`` and ``predicted_tokens`` likewise. ``request_id`` may be ``None``: then the index in decimal.
+    (``None``: nobody cancels); ``tenant`` codes, ``deadline_ns`` and ``predicted_tokens`` likewise. ``request_id`` may be
+    ``None``: then the index in decimal.
     ``parent`` is the index of the request that releases this one, -1 for none, and ``think_ns`` the time after its completion. A
     root comes in the order of arrivals, and all that depends on it right after it, each after its parent; see ``Request``.
     Prefix runs are ragged: request ``i`` owns rows ``run_offsets[i]:run_offsets[i+1]`` of ``run_pos``,
@@ -219,11 +220,11 @@ class Sequence:
     """
 
     __slots__ = (
-        "arrival_order", "blocks", "cached_tokens", "chunk", "comp", "first_token_ns", "index", "joined_ns",
-        "joined_stack", "keys", "last_token_ns", "leaves_at", "lost_high", "max_gap_ns", "nblocks", "nreg", "nt", "num_preemptions",
-        "origin", "output_limit", "phase", "phase_iteration", "phase_reason", "phase_start_ns", "pool",
-        "priority", "prompt_tokens", "queue_ns", "ready_ns", "recomputed_tokens", "reserved_tokens", "refused_by", "request", "request_id", "stalled_mark",
-        "stalled_ns", "state", "ticket", "total",
+        "arrival_order", "blocks", "cached_tokens", "chunk", "comp", "first_token_ns", "index", "joined_ns", "joined_stack",
+        "keys", "last_token_ns", "leaves_at", "lost_high", "max_gap_ns", "nblocks", "nreg", "nt", "num_preemptions",
+        "origin", "output_limit", "phase", "phase_iteration", "phase_reason", "phase_start_ns", "pool", "priority",
+        "prompt_tokens", "queue_ns", "ready_ns", "recomputed_tokens", "refused_by", "request", "request_id",
+        "reserved_tokens", "stalled_mark", "stalled_ns", "state", "ticket", "total",
     )  # fmt: skip
 
     index: int
@@ -278,7 +279,8 @@ class BatchPlan:
     """What one iteration computes, plus what changed since the plan before.
 
     Rare fields are class defaults, so that a plan that only decodes costs seven attributes.
-    ``running`` and ``waiting`` are the lengths of the two lists after the decision, ``kv_free`` the free blocks, ``kv_blank`` those
+    ``running`` and ``waiting`` are the lengths of the two lists after the decision, ``kv_free`` the free blocks, ``kv_blank``
+    those
     of them that hold nothing the prefix cache could give.
     ``prefill`` lists explicit entries in scheduling order; every member of the decode set computes one token;
     ``joined``/``left`` are the set's changes since the last plan (a consumer adds ``joined`` first, then removes ``left``).
@@ -303,7 +305,8 @@ class BatchPlan:
     preempted: SequenceOf[tuple[Sequence, int]] = _EMPTY
     """Sequences that lost their seat in this plan, in order, with the computed tokens they lost (0: swapped or paused)."""
     displaced: SequenceOf[tuple[Sequence, int, int]] = _EMPTY
-    """Those of ``preempted`` that did not simply drop their KV, and paused ones that do so now: with the way (``Displaced``) and the time its
+    """Those of ``preempted`` that did not simply drop their KV, and paused ones that do so now: with the way (``Displaced``)
+    and the time its
     copy takes on the link, ns."""
     loading: SequenceOf[tuple[Sequence, int]] = _EMPTY
     """Sequences that got seat and blocks for KV that is on its way back, and the copy's time on the link, ns."""

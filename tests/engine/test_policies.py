@@ -61,11 +61,12 @@ rule_sets = st.builds(
 )
 
 
-def run(rows: list[Row], config: SchedulerConfig, rules: Rules, latency: Latency, *, coast: bool = True) -> tuple[Replay, MemorySink, str]:
+def run(
+    rows: list[Row], config: SchedulerConfig, rules: Rules, latency: Latency, *, coast: bool = True
+) -> tuple[Replay, MemorySink, str]:
     sink = MemorySink()
-    replay = Replay(
-        RowSource(rows), config, SimExecutor(latency, asynchronous=config.async_scheduling), sink, rules=rules, coast=coast, kv_block_bytes=4096
-    )
+    executor = SimExecutor(latency, asynchronous=config.async_scheduling)
+    replay = Replay(RowSource(rows), config, executor, sink, rules=rules, coast=coast, kv_block_bytes=4096)
     return replay, sink, replay.run()
 
 
@@ -112,7 +113,7 @@ def allowed(config: SchedulerConfig, rules: Rules) -> Pair:
 
 @MANY
 @given(rows=traffic(cancels=True), config=schedulers(), rules=rule_sets, latency=latencies)
-def test_nothing_is_lost_and_nothing_leaks(rows: list[Row], config: SchedulerConfig, rules: Rules, latency: Latency) -> None:
+def test_nothing_is_lost_or_leaks(rows: list[Row], config: SchedulerConfig, rules: Rules, latency: Latency) -> None:
     config, rules = allowed(config, rules)
     replay, sink, how = run(rows, config, rules, latency)
     outcomes, spans, iterations = (sink.table(t) for t in ("outcomes", "spans", "iterations"))
@@ -155,7 +156,7 @@ def test_stretches_write_the_same_bytes_under_every_policy(
 
 @settings(max_examples=150, deadline=None)
 @given(rows=traffic(), config=schedulers(), rules=rule_sets, latency=latencies)
-def test_computed_tokens_add_up_under_every_policy(rows: list[Row], config: SchedulerConfig, rules: Rules, latency: Latency) -> None:
+def test_computed_tokens_add_up(rows: list[Row], config: SchedulerConfig, rules: Rules, latency: Latency) -> None:
     config, rules = allowed(config, rules)
     _, sink, how = run(rows, config, rules, latency)
     if how != "finished":

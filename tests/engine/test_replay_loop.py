@@ -107,7 +107,8 @@ def test_iterations_never_overlap_and_gaps_come_from_them(rows: list[Row], confi
 
 
 def _token_times(spans: np.ndarray, iterations: np.ndarray) -> dict[int, list[int]]:
-    """Token times by brute force from the tables: the end of every prefill that completes, and of every iteration of a decode span."""
+    """Token times by brute force from the tables: the end of every prefill that completes, and of every iteration of a decode
+    span."""
     ends = {int(r["iteration"]): int(r["start_ns"] + r["duration_ns"]) for r in iterations}
     by_request = defaultdict(list)
     for span in spans:
@@ -125,7 +126,7 @@ def _token_times(spans: np.ndarray, iterations: np.ndarray) -> dict[int, list[in
     return out
 
 
-def test_two_requests_that_evict_each_other_for_ever_end_with_a_name() -> None:
+def test_two_requests_that_need_the_same_blocks_end_once_each() -> None:
     """Found by fuzz: priority order, no full-prompt test, a chunk threshold."""
     config = SchedulerConfig(
         max_num_batched_tokens=8, max_num_seqs=4, max_model_len=64, block_size=4, num_gpu_blocks=18, policy="priority",
@@ -141,7 +142,7 @@ def test_two_requests_that_evict_each_other_for_ever_end_with_a_name() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(rows=traffic(), latency=latencies, config=schedulers())
-def test_asynchronous_scheduling_is_no_slower_where_nothing_binds(rows: list[Row], latency: Latency, config: SchedulerConfig) -> None:
+def test_asynchronous_is_no_slower_where_nothing_binds(rows: list[Row], latency: Latency, config: SchedulerConfig) -> None:
     """All arrive at once and seats, blocks and budget suffice: the same iterations, each no longer."""
     rows = [Row(0, r.prompt, r.output) for r in rows]
     ends = {}

@@ -73,10 +73,14 @@ def _or_missing(value: Any, reason: str) -> Any:
     return missing(reason) if value is None else value
 
 
+_APART = "in the run's row: tracekit runs; this document is the same for the same inputs"
+_NOT_HERE = {"command": _APART, "started_at": _APART, "name": "no --name was given"}
+
+
 def _run(inputs: MatrixInputs) -> dict[str, Any]:
     names = ("name", "trace", "command", "seed", "state", "started_at", "events")
-    section = {name: _or_missing(inputs.run.get(name), "not recorded with this run") for name in names}
-    return section | {"tracekit_version": _or_missing(inputs.tracekit_version, "not recorded with this run")}
+    section = {name: _or_missing(inputs.run.get(name), _NOT_HERE.get(name, "not given")) for name in names}
+    return section | {"tracekit_version": _or_missing(inputs.tracekit_version, "not given")}
 
 
 def _setup(profile: Profile | None) -> dict[str, Any]:
