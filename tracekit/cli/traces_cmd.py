@@ -1,9 +1,8 @@
-"""``tracekit load``, ``traces`` and ``synth``: request traces in."""
+"""``tracekit load`` and ``traces``: request traces in."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -82,25 +81,6 @@ def traces(db: Db = DEFAULT_DB, as_json: AsJson = False, debug: Debug = False) -
     emit(document, as_json, lambda: print_table(columns, rows, empty="no traces yet; `tracekit load FILE` loads one"))
 
 
-def synth(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write, .jsonl or .jsonl.gz.")],
-    requests: Annotated[int, typer.Option("--requests", metavar="N", min=1, help="How many requests.")] = 2000,
-    seconds: Annotated[
-        float | None, typer.Option("--seconds", metavar="X", help="Its length [default: 6.67 requests/s].")
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Same seed, same bytes.")] = 0,
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
-    """Make a synthetic trace: bursts, shared prefixes, three tenants."""
-    from tracekit.traces.synth import synthesise, write_jsonl
-
-    write_jsonl(synthesise(requests, seconds=seconds, seed=seed), out)
-    document = {"schema": "tracekit.synth/1", "file": str(out), "requests": requests, "seed": seed}
-    emit(document, as_json, lambda: print_text(f"{out}: {requests:,} requests, seed {seed}"))
-
-
 def register(app: typer.Typer) -> None:
     app.command("load")(load)
     app.command("traces")(traces)
-    app.command("synth")(synth)
