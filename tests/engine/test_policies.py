@@ -163,7 +163,8 @@ def test_computed_tokens_add_up(rows: list[Row], config: SchedulerConfig, rules:
         return
     outcomes, iterations = sink.table("outcomes"), sink.table("iterations")
     done = outcomes[outcomes["state"] == RequestState.finished]
-    computed = done["prompt_tokens"].astype(np.int64) + done["output_tokens"] - 1 - done["cached_tokens"] + done["recomputed_tokens"]
+    prompts, outputs = done["prompt_tokens"].astype(np.int64), done["output_tokens"]
+    computed = prompts + outputs - 1 - done["cached_tokens"] + done["recomputed_tokens"]
     assert iterations["prefill_tokens"].sum() + iterations["decode_seqs"].sum() == computed.sum()
 
 
