@@ -98,9 +98,10 @@ class Source:
             before = b""
             with open(self.path, "rb") as data:
                 while block := data.read(CHUNK):
-                    for each in self._marks:
+                    for each in (b"\n", b"\r", b'"'):
                         self._marks[each] += block.count(each)
-                    self._marks[b"\r\n"] += before == b"\r" and block[:1] == b"\n"
+                    if self._marks[b"\r"]:
+                        self._marks[b"\r\n"] += block.count(b"\r\n") + (before == b"\r" and block[:1] == b"\n")
                     before = block[-1:]
         return self._marks[mark]
 
@@ -135,7 +136,7 @@ def expand_inputs(inputs: str | Path | Sequence[str | Path]) -> list[str]:
 
 def _looks_like_data(path: Path) -> bool:
     hidden = path.name.startswith((".", "_"))
-    return not hidden and path.suffix.lower() not in SKIPPED_SUFFIXES and not path.name.endswith((".meta.json", "SHA256SUMS"))
+    return not hidden and path.suffix.lower() not in SKIPPED_SUFFIXES and not path.name.endswith((".meta.json", ".timeseries.csv", ".server_metrics.csv", "SHA256SUMS"))
 
 
 @contextmanager

@@ -5,7 +5,10 @@ from __future__ import annotations
 from tracekit.traces.columns import UNITS, Mapped
 from tracekit.traces.stage import Facts
 
-__all__ = ["bucket", "duration_unit", "epoch_unit", "nanoseconds"]
+__all__ = ["DATED", "bucket", "duration_unit", "epoch_unit", "nanoseconds"]
+
+DATED = 10**17
+"""Nanoseconds since 1970 (a moment of 1973) from which a number is taken for a date."""
 
 _EDGES = ((1e8, None), (1e11, "s"), (1e14, "ms"), (1e17, "us"), (float("inf"), "ns"))
 
@@ -24,7 +27,7 @@ def epoch_unit(field: Mapped, largest: float, facts: Facts) -> tuple[str, bool]:
     """Unit of a numeric time column whose largest value is given, and whether the values count from 1970."""
     found = bucket(largest)
     if field.unit is not None:
-        return field.unit, abs(largest) * UNITS[field.unit] >= 1e17
+        return field.unit, abs(largest) * UNITS[field.unit] >= DATED
     if found is None:
         facts.warn(f"column {field.source}: times from a start of their own, read as seconds (say {field.column.name}="
                    f"{field.source}:ms if they are milliseconds)")  # fmt: skip

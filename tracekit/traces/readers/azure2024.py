@@ -38,4 +38,4 @@ def read(source: Source, stage: Stage, options: ReadOptions) -> None:
                          expected=",".join(HEADER))  # fmt: skip
     names = ("arrival", "input_tokens", "output_tokens")
     fields = [Mapped(COLUMNS[name], column) for name, column in zip(names, HEADER, strict=True)]
-    read_delimited(source, stage, table, fields)
+    read_delimited(source, stage, table, fields, dates="+00:00")

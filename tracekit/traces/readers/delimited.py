@@ -59,8 +59,9 @@ def _cells_of(line: str, delimiter: str) -> list[str]:
         return line.split(delimiter)
 
 
-def read_delimited(source: Source, stage: Stage, table: Table, fields: Sequence[Mapped], *, dates: bool = False) -> None:
-    """Read ``fields`` of ``source`` into ``stage``; ``dates``: arrivals are known to be dates without an offset.
+def read_delimited(source: Source, stage: Stage, table: Table, fields: Sequence[Mapped], *,
+                   dates: str | None = None) -> None:  # fmt: skip
+    """Read ``fields`` of ``source`` into ``stage``; ``dates``: arrivals are known to be dates that end so.
 
     Errors: ``InputError`` when rows and lines cannot be reconciled, or two columns that are read have one name.
     """
@@ -72,7 +73,7 @@ def read_delimited(source: Source, stage: Stage, table: Table, fields: Sequence[
         _read_table(source, stage, table, fields, dates)
 
 
-def _read_table(source: Source, stage: Stage, table: Table, fields: Sequence[Mapped], dates: bool) -> None:
+def _read_table(source: Source, stage: Stage, table: Table, fields: Sequence[Mapped], dates: str | None) -> None:
     path = _tidy(source, table)
     scan = _scan(path, source, table)
     cells = {field.column.name: f"c{table.names.index(field.source)}" for field in fields}
@@ -93,7 +94,7 @@ def _read_table(source: Source, stage: Stage, table: Table, fields: Sequence[Map
     positions = np.asarray(torn["at"].to_numpy(), np.int64)
     lines = RecordLines(source, path, table.header_line, rows, positions, table.delimiter)
     _reject_torn(source, stage, torn["kind"].to_pylist(), lines.torn.tolist())
-    _deliver(source, stage, conversions, lines)
+    _deliver(source, stage, conversions, lines, table.names)
 
 
 def _reject_torn(source: Source, stage: Stage, kinds: list[str], lines: list[int]) -> None:
@@ -165,7 +166,8 @@ def _fill_cells(stage: Stage, conversions: Sequence[Converted], scan: str) -> No
     stage.con.execute(f"CREATE OR REPLACE TABLE cells AS SELECT {picked} FROM {scan}")
 
 
-def _deliver(source: Source, stage: Stage, conversions: Sequence[Converted], lines: RecordLines | None) -> None:
+def _deliver(source: Source, stage: Stage, conversions: Sequence[Converted], lines: RecordLines | None,
+             names: Sequence[str] = ()) -> None:  # fmt: skip
     """Rows whose every cell converts go to the stage; the others are counted by their first bad cell."""
     line, relation = f"cells.rowid + {lines.base if lines else 1}", "cells"
     if lines is not None and lines.shifted:
@@ -175,27 +177,31 @@ def _deliver(source: Source, stage: Stage, conversions: Sequence[Converted], lin
     clean = not int(stage.one(f"SELECT count(*) FROM cells WHERE {doubtful}")[0])
     values = ", ".join(conversion.plain if clean else conversion.careful for conversion in conversions)
     reason = "NULL" if clean else f"CASE {' '.join(conversion.reason for conversion in conversions)} END"
-    names = [conversion.field.column.name for conversion in conversions]
+    filled = [conversion.field.column.name for conversion in conversions]
     kept = "" if clean else f" WHERE ({reason}) IS NULL"
     stage.append_query(
-        names, f"SELECT {source.number}::USMALLINT AS file, ({line})::UBIGINT AS line, {values} FROM {relation}{kept}"
+        filled, f"SELECT {source.number}::USMALLINT AS file, ({line})::UBIGINT AS line, {values} FROM {relation}{kept}"
     )
     if not clean:
         if lines is not None and lines.shifted:
             stage.con.register("line_of", lines.batches())
         texts = ", ".join(conversion.text for conversion in conversions)
         bad = f"SELECT {line} AS line, ({reason}) AS why, {texts} FROM {relation} WHERE ({reason}) IS NOT NULL"
-        _reject_cells(source, stage, conversions, bad)
+        _reject_cells(source, stage, conversions, bad, names)
     stage.con.execute("DROP TABLE cells")
 
 
-def _reject_cells(source: Source, stage: Stage, conversions: Sequence[Converted], bad: str) -> None:
+def _reject_cells(source: Source, stage: Stage, conversions: Sequence[Converted], bad: str,
+                  names: Sequence[str]) -> None:  # fmt: skip
     stage.con.execute(f"CREATE OR REPLACE TABLE bad AS {bad} ORDER BY line")
     fields = {conversion.field.column.name: conversion.field for conversion in conversions}
     told: Counter[str] = Counter()
     for line, why, *cells in stage.con.execute(f"SELECT * FROM bad ORDER BY line LIMIT {EXAMPLES}").fetchall():
         name, _, reason = why.partition("|")
         value = dict(zip(fields, cells, strict=True))[name]
+        if isinstance(value, str) and value.strip() in names and value.strip() != fields[name].source:
+            raise InputError("a header with the columns in another order", file=source.name, line=line,
+                             column=fields[name].source, value=value, expected="one order of columns in a file")  # fmt: skip
         stage.reject(source.name, line, fields[name].source, value, _cut(source, line) or reason)
         told[why] += 1
     for why, count in stage.con.execute("SELECT why, count(*) FROM bad GROUP BY why ORDER BY why").fetchall():

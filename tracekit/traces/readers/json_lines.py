@@ -6,6 +6,7 @@ A block that does not parse as a whole is parsed line by line, so that the bad l
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -16,13 +17,13 @@ import numpy.typing as npt
 import orjson
 
 from tracekit.errors import InputError
-from tracekit.traces.columns import Mapped
+from tracekit.traces.columns import UNITS, Mapped
 from tracekit.traces.inputs import Source
 from tracekit.traces.readers import json_values
 from tracekit.traces.readers.json_prefix import Prefix, check_prefix
 from tracekit.traces.readers.json_values import Values
 from tracekit.traces.stage import Stage
-from tracekit.traces.units import bucket, duration_unit, epoch_unit, nanoseconds
+from tracekit.traces.units import DATED, bucket, duration_unit, epoch_unit, nanoseconds
 
 __all__ = ["Batches", "Derive", "Discover", "json_line_batches", "read_batches", "read_json_lines"]
 
@@ -30,6 +31,7 @@ BLOCK_BYTES = 24 << 10
 """Small, so that a block's objects are still in the processor's cache when their values are taken."""
 
 GATHERED_ROWS = 4096
+_ZONED = re.compile(r":.*(Z|[+-]\d\d:?\d\d)\s*$")
 Ints = npt.NDArray[np.int64]
 Derive = Callable[[dict[str, Values]], dict[str, Values]]
 """From the values of the fields read to those of canonical columns, for formats that compute some of them."""
@@ -225,7 +227,8 @@ def _column(mapped: Mapped, values: list[Any], lines: Ints, source: Source, stag
         if column.name not in state.units:
             known = [value for value in values if isinstance(value, int | float)]
             state.units[column.name] = duration_unit(mapped, float(np.median(known)) if known else None, stage.facts)
-        return json_values.numbers(values, nanoseconds(state.units[column.name]), not column.nullable, signed=column.kind == "gap")
+        factor = nanoseconds(state.units[column.name])
+        return json_values.numbers(values, factor, not column.nullable, signed=column.kind == "gap")
     return _times(mapped, values, lines, source, stage, state)
 
 
@@ -234,19 +237,24 @@ def _times(mapped: Mapped, values: list[Any], lines: Ints, source: Source, stage
     if name not in state.dates:
         known = [value for value in values if isinstance(value, int | float)]
         state.dates[name] = mapped.unit is None and len(known) * 2 < len(values)
-        # the first date tells; a later one of another unit is found out below
-        largest = next((value for value in map(abs, known) if value >= 1e8), max(map(abs, known), default=0.0))
+        # what most are tells; one of another unit is found out below
+        dated = [value for value in map(abs, known) if value * UNITS[mapped.unit or "s"] >= DATED]
+        largest = dated[0] if len(dated) * 2 > len(known) else max((v for v in map(abs, known) if v < 1e8), default=0.0)
         unit, absolute = ("ns", True) if state.dates[name] else epoch_unit(mapped, largest, stage.facts)
         state.units[name], state.buckets[name] = unit, None if state.dates[name] else bucket(largest)
         if name == "arrival":
             stage.facts.absolute = absolute
-            zoned = any(str(value).rstrip().endswith(("Z", "+00:00")) for value in values[:10])
+            zoned = any(_ZONED.search(str(value)) for value in values[:10])
             stage.facts.zone_assumed = state.dates[name] and not zoned
     if state.dates[name]:
         return json_values.dates(values, required)
     if mapped.unit is None:
         _same_unit(mapped, values, lines, source, state)
-    return json_values.numbers(values, nanoseconds(state.units[name]), required, signed=True)
+    found = json_values.numbers(values, nanoseconds(state.units[name]), required, signed=True)
+    if name == "arrival" and stage.facts.absolute:
+        for i in np.flatnonzero(np.abs(found.data) < DATED).tolist():
+            found.bad.setdefault(i, "not a date, as the others are")
+    return found
 
 
 def _same_unit(mapped: Mapped, values: list[Any], lines: Ints, source: Source, state: _State) -> None:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import calendar
 import math
 import re
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.traces.readers.cells import ABSENT
+from tracekit.traces.readers.cells import ABSENT, GROUPED
 
 __all__ = ["Values", "block_ids", "dates", "numbers", "parse_date", "texts", "wholes"]
 
 Ints = npt.NDArray[np.int64]
 INT64 = 9 * 10**18
+_GROUPED = re.compile(GROUPED.replace("''", "'"))
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:[.,](\d{1,9})\d*)?\s*(Z|[+-]\d\d:?\d\d)?$")
 
 
@@ -96,6 +98,8 @@ def wholes(values: list[Any], low: int, high: int, required: bool) -> Values:
 def _number(value: Any) -> float | int | str:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return "not a number"
+    if isinstance(value, str) and _GROUPED.fullmatch(value.strip()):
+        return "a thousands separator or a fraction"
     try:
         number = value if isinstance(value, int) else float(value)
     except ValueError:
@@ -140,10 +144,13 @@ def parse_date(text: str) -> int | None:
     if match is None:
         return None
     try:
-        moment = datetime.fromisoformat(match[1] + (match[3] or "+00:00"))
-    except ValueError:
+        # a leap second is the first of the next minute, as clocks that do not know it would have it
+        leap = match[1].endswith(":60")
+        moment = datetime.fromisoformat((match[1][:-2] + "59" if leap else match[1]) + (match[3] or "+00:00"))
+        seconds = calendar.timegm(moment.utctimetuple())
+    except (ValueError, OverflowError):
         return None
-    return int(moment.astimezone(UTC).timestamp()) * 10**9 + int((match[2] or "0").ljust(9, "0"))
+    return (seconds + leap) * 10**9 + int((match[2] or "0").ljust(9, "0"))
 
 
 def dates(values: list[Any], required: bool) -> Values:
