@@ -67,8 +67,8 @@ GENAI = json.dumps(
                         "gen_ai.input.messages": SECRET}},
         {"name": "execute_tool", "kind": 1, "startTimeUnixNano": str(EPOCH * 10**9), "endTimeUnixNano": str(EPOCH * 10**9),
          "attributes": {"gen_ai.operation.name": "execute_tool"}},
-        {"name": "chat gpt", "kind": 3, "startTimeUnixNano": str((EPOCH + 3) * 10**9), "endTimeUnixNano": str((EPOCH + 3) * 10**9),
-         "status": {"code": 2}, "attributes": {"gen_ai.operation.name": "chat", "error.type": "rate_limit"}},
+        {"name": "chat gpt", "kind": 3, "startTimeUnixNano": str((EPOCH + 3) * 10**9),
+         "endTimeUnixNano": str((EPOCH + 3) * 10**9), "status": {"code": 2}, "attributes": {"gen_ai.operation.name": "chat", "error.type": "rate_limit"}},
     ),
     indent=2,
 ).encode()  # fmt: skip
@@ -113,7 +113,8 @@ BENCH = {
 
 
 def _guide(start: float, **more: Any) -> dict[str, Any]:
-    times = {"targeted_start": start - 1, "request_start": start, "first_token_iteration": start + 0.5, "request_end": start + 2.5}
+    times = {"targeted_start": start - 1, "request_start": start, "first_token_iteration": start + 0.5,
+             "request_end": start + 2.5}  # fmt: skip
     return {"request_id": f"g{start}", "request_args": SECRET, "output": SECRET, "info": {"status": "x", "timings": times},
             "input_metrics": {"text_tokens": 100, "cached_tokens": 32}, "output_metrics": {"text_tokens": 5}} | more  # fmt: skip
 
@@ -131,7 +132,8 @@ def _sglang(i: int, reason: str = "stop", **more: Any) -> dict[str, Any]:
     return {"request_parameters": json.dumps(given | more.pop("given", {})), "id": f"r{i}", "finish_reason": {"type": reason},
             "prompt_tokens": 100, "completion_tokens": 9, "cached_tokens": 64, "num_retractions": 2,
             "request_received_ts": EPOCH + i + 0.5, "forward_entry_time": EPOCH + i + 0.75,
-            "prefill_finished_time": EPOCH + i + 1.0, "queue_time": 0.25, "first_token_latency": 0.5, "e2e_latency": 2.5} | more  # fmt: skip
+            "prefill_finished_time": EPOCH + i + 1.0, "queue_time": 0.25, "first_token_latency": 0.5,
+            "e2e_latency": 2.5} | more  # fmt: skip
 
 
 SGLANG = _lines(_sglang(0), _sglang(1, given={"lora_path": "a1"}, spec_verify_ct=3), _sglang(2, "abort", completion_tokens=0),

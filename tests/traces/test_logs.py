@@ -91,7 +91,7 @@ def test_aiperf_reads_units_and_failures(load: Load) -> None:
 
 def test_llmperf_and_lengths_need_arrivals(load: Load) -> None:
     for name in ("llmperf", "lengths_csv"):
-        with pytest.raises(InputError, match="no arrival times.*--arrival poisson:rate=5"):
+        with pytest.raises(InputError, match=r"no arrival times.*--arrival poisson:rate=5"):
             load(LOG_SAMPLES[name][0])
     report, rows = load(LOG_SAMPLES["llmperf"][0], arrival="poisson:rate=5,seed=3")
     assert (report.format, column(rows, "status"), column(rows, "obs_ttft_ns")) == ("llmperf", ["ok", "error"], [S // 2, None])
@@ -117,11 +117,11 @@ def test_placed_arrivals(load: Load, con: duckdb.DuckDBPyConnection) -> None:
     again, _ = load(text, arrival="poisson:rate=5")
     assert again.already_loaded
     for wrong in ("poisson", "poisson:rate=0", "poisson:rate=x", "uniform:rate=1", "poisson:rate=1,k=2", "poisson:rate=nan"):
-        with pytest.raises(UsageError, match="--arrival"):
+        with pytest.raises(UsageError, match=r"--arrival"):
             load(text, arrival=wrong)
-    with pytest.raises(UsageError, match="has arrival times of its own"):
+    with pytest.raises(UsageError, match=r"has arrival times of its own"):
         load(LOG_SAMPLES["vidur"][0], arrival="poisson:rate=5")
-    with pytest.raises(InputError, match="no column for arrival.*--arrival poisson"):
+    with pytest.raises(InputError, match=r"no column for arrival.*--arrival poisson"):
         load(text)
 
 
@@ -134,9 +134,9 @@ def test_bench_serve(load: Load) -> None:
     assert column(rows, "obs_queue_ns") == [0, S // 8, None]
     assert column(rows, "status") == ["ok", "ok", "error"]
     assert "generated_texts" in report.ignored_columns
-    with pytest.raises(InputError, match="totals without its requests.*--save-detailed"):
+    with pytest.raises(InputError, match=r"totals without its requests.*--save-detailed"):
         load({key: value for key, value in BENCH.items() if not isinstance(value, list)})
-    with pytest.raises(InputError, match="different lengths.*input_lens 2"):
+    with pytest.raises(InputError, match=r"different lengths.*input_lens 2"):
         load(BENCH | {"input_lens": [1, 2]})
     _, placed = load({key: value for key, value in BENCH.items() if key != "start_times"}, arrival="poisson:rate=1")
     assert column(placed, "input_tokens") == [10, 20, 30]
@@ -193,10 +193,10 @@ def test_langfuse_tells_where_cached_tokens_count(load: Load, shape: str) -> Non
     _, rows = load(written(LANGFUSE_INSIDE))
     assert column(rows, "input_tokens") == [100]
     silent = [LANGFUSE_INSIDE[0] | {"usageDetails": {"input": 100, "input_cached_tokens": 80, "output": 11}}]
-    with pytest.raises(InputError, match="fit both.*--cached inside"):
+    with pytest.raises(InputError, match=r"fit both.*--cached inside"):
         load(written(silent))
     assert [load(written(silent), cached=place)[1][0]["input_tokens"] for place in ("inside", "outside")] == [100, 180]
-    with pytest.raises(InputError, match="inside the input count above this line"):
+    with pytest.raises(InputError, match=r"inside the input count above this line"):
         load(written([*LANGFUSE_INSIDE, *LANGFUSE_OUTSIDE]))
 
 
@@ -212,10 +212,10 @@ def test_a_providers_usage(load: Load) -> None:
 
 def test_cached_tokens_of_generic_logs(load: Load) -> None:
     text = "timestamp_s,prompt_tokens,completion_tokens,cached_tokens\n0,10,5,4\n1,20,5,300\n2,30,5,\n"
-    with pytest.raises(InputError, match="line 3.*more tokens were cached than the input has.*--cached outside"):
+    with pytest.raises(InputError, match=r"line 3.*more tokens were cached than the input has.*--cached outside"):
         load(text)
     assert column(load(text, cached="outside")[1], "input_tokens") == [14, 320, 30]
-    with pytest.raises(UsageError, match="--cached outside"):
+    with pytest.raises(UsageError, match=r"--cached outside"):
         load("timestamp_s,prompt_tokens,completion_tokens\n0,10,5\n", cached="outside")
 
 
@@ -266,12 +266,20 @@ def test_no_text_in_a_message_about_a_broken_log(name: str, load: Load) -> None:
 
 
 REFUSED = {
-    "counts bytes, not tokens": '{"category":"RequestResponse","operationName":"ChatCompletions_Create","durationMs":3,"properties":'
-    '"{\\"requestLength\\":1200,\\"responseLength\\":80}"}\n',
-    "averages over all requests": "INFO 04-21 05:13:32 [loggers.py:259] Engine 000: Avg prompt throughput: 1.0 tokens/s, Avg generation"
-    " throughput: 2.0 tokens/s, Running: 1 reqs, Waiting: 0 reqs, GPU KV cache usage: 1.0%\n",
-    "what each iteration held": "[2026-01-01 10:00:00] Prefill batch, #new-seq: 1, #new-token: 5, #cached-token: 0, token usage: 0.01,\n",
-    "sums and histograms": '# HELP vllm:num_requests_running n\n# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{a="b"} 1.0\n',
+    "counts bytes, not tokens": (
+        '{"category":"RequestResponse","operationName":"ChatCompletions_Create","durationMs":3,'
+        '"properties":"{\\"requestLength\\":1200,\\"responseLength\\":80}"}\n'
+    ),
+    "averages over all requests": (
+        "INFO 04-21 05:13:32 [loggers.py:259] Engine 000: Avg prompt throughput: 1.0 tokens/s, Avg generation throughput: 2.0"
+        " tokens/s, Running: 1 reqs, Waiting: 0 reqs, GPU KV cache usage: 1.0%\n"
+    ),
+    "what each iteration held": (
+        "[2026-01-01 10:00:00] Prefill batch, #new-seq: 1, #new-token: 5, #cached-token: 0, token usage: 0.01,\n"
+    ),
+    "sums and histograms": (
+        '# HELP vllm:num_requests_running n\n# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{a="b"} 1.0\n'
+    ),
     "access lines": 'INFO:     10.0.0.1:53284 - "POST /v1/chat/completions HTTP/1.1" 200 OK\n',
     "an engine's request log": f"INFO 01-01 Received request cmpl-1: prompt: '{SECRET}', params: SamplingParams(n=1)\n",
     "--servegen": "0,0.5,1.2,Gamma,0.5,19.2\n600,0.0,0.0,,,\n",
