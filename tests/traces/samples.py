@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.traces.log_samples import LOG_SAMPLES
+from tests.traces.session_samples import SESSION_SAMPLES
 
 __all__ = ["SAMPLES", "jsonl", "parquet_sample", "samples"]
 
@@ -85,4 +86,4 @@ def parquet_sample() -> bytes:
 
 def samples() -> dict[str, list[bytes]]:
     """All of them, those that have to be made by a program included."""
-    return {**SAMPLES, **LOG_SAMPLES, "generic_parquet": [parquet_sample()]}
+    return {**SAMPLES, **LOG_SAMPLES, **SESSION_SAMPLES, "generic_parquet": [parquet_sample()]}
