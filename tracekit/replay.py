@@ -101,13 +101,19 @@ def replay(
     The defaults are those of the command line. ``progress(done, total, note)`` is called now and then, ``say(line)`` with what
     runs, before it runs. Errors: ``UsageError``, ``InputError``, ``LockedError``.
     """
+    return _as_job(locals())
+
+
+def _as_job(given: dict[str, Any]) -> ReplayReport:
+    """The replay as a job with a folder: how it ended is written down whatever happens."""
+    engine = given["engine"]
     if engine not in ("auto", "sim"):
         raise UsageError(f"--engine {shown(engine)}: expected auto or sim")
-    store = Store(db)
+    store = Store(given["db"])
     job = Job.adopt() or Job.create(store.folder, "replay", {"argv": list(sys.orig_argv)})
     job.begin()
     try:
-        report = _job(store, job, locals())
+        report = _job(store, job, given)
     except KeyboardInterrupt:
         job.finish({"exit_code": 130, "cancelled": True, "error": "interrupted before the replay began"})
         raise

@@ -17,7 +17,7 @@ Seconds = Annotated[float | None, typer.Option("--seconds", metavar="X", help="I
 SeedOption = Annotated[int | None, typer.Option("--seed", metavar="N", min=0, help="Same seed, same bytes [default: 0].")]
 Arrival = Annotated[
     str | None,
-    typer.Option("--arrival", metavar="TEXT", help="poisson:rate=5, gamma:rate=5,cv=3, onoff:rate=5,on=9s,off=1m, diurnal:rate=5."),
+    typer.Option("--arrival", metavar="TEXT", help="poisson:rate=5, gamma:rate=5,cv=3, onoff:5,9s,1m, diurnal:rate=1."),
 ]
 Input = Annotated[
     str | None, typer.Option("--input", metavar="TOKENS", help="Prompts: 512, lognormal:median=500,sigma=0.8, uniform:9,99.")
