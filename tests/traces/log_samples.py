@@ -68,7 +68,8 @@ GENAI = json.dumps(
         {"name": "execute_tool", "kind": 1, "startTimeUnixNano": str(EPOCH * 10**9), "endTimeUnixNano": str(EPOCH * 10**9),
          "attributes": {"gen_ai.operation.name": "execute_tool"}},
         {"name": "chat gpt", "kind": 3, "startTimeUnixNano": str((EPOCH + 3) * 10**9),
-         "endTimeUnixNano": str((EPOCH + 3) * 10**9), "status": {"code": 2}, "attributes": {"gen_ai.operation.name": "chat", "error.type": "rate_limit"}},
+         "endTimeUnixNano": str((EPOCH + 3) * 10**9), "status": {"code": 2},
+         "attributes": {"gen_ai.operation.name": "chat", "error.type": "rate_limit"}},
     ),
     indent=2,
 ).encode()  # fmt: skip
