@@ -255,6 +255,8 @@ def _refuse_nonsense(name: str, head: Head, size: int) -> None:
             raise InputError(f"this is {what}", file=name, expected="plain text, gzip or Parquet (unpack it)")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")) or (len(data) > 3 and b"\0\0" in (data[0:4:2], data[1:4:2])):
         raise InputError("the text is UTF-16", file=name, expected="UTF-8 (convert it: iconv -f UTF-16 -t UTF-8)")
+    if not data.startswith(PARQUET) and b"\n" not in data and data.count(b"\r") > 1:
+        raise InputError("its lines end with carriage returns alone", file=name, expected="line feeds (tr '\\r' '\\n')")
     if data.startswith(b"version https://git-lfs"):
         raise InputError("this is a Git LFS pointer, not the data", file=name, expected="the file itself (git lfs pull)")
     if data[:256].lstrip().lower().startswith((b"<!doctype html", b"<html")):

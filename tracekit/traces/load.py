@@ -17,6 +17,7 @@ from tracekit.traces.columns import parse_mapping
 from tracekit.traces.ddl import create_tables
 from tracekit.traces.formats import Format, ReadOptions, detect, format_named
 from tracekit.traces.inputs import Source, open_sources
+from tracekit.traces.mapping import told_names
 from tracekit.traces.sidecars import attach_sidecars
 from tracekit.traces.stage import Reject, Stage
 from tracekit.traces.tolerance import Tolerance, check_again
@@ -29,6 +30,7 @@ __all__ = ["LOADER_VERSION", "LoadReport", "LoadedTrace", "load_trace", "read_tr
 
 DEFAULT = Tolerance()
 LOADER_VERSION = "1"
+IGNORED = 200
 Inputs = str | Path | Sequence[str | Path]
 Cached = Literal["inside", "outside"] | None
 Mapping = list[str] | dict[str, str] | None
@@ -203,8 +205,14 @@ def _report(arranged: Arranged, sources: list[Source], trace: int | None, name: 
         rows_read=stage.read, rows_kept=stage.kept, rows_dropped=dict(stage.dropped), span_ns=arranged.span_ns,
         t0_ns=arranged.t0_ns if facts.absolute else None, block_tokens=facts.block_tokens, obs_clock=facts.obs_clock,
         arrival_kind=facts.arrival_kind or ("absolute" if facts.absolute else "relative"),
-        ignored_columns=facts.ignored_columns, warnings=facts.warnings, rejects=stage.rejects,
+        ignored_columns=_told(facts.ignored_columns), warnings=facts.warnings, rejects=stage.rejects,
     )  # fmt: skip
+
+
+def _told(names: list[str]) -> list[str]:
+    """The columns that were not read, for people: a log keyed by its users' words has names by the thousand."""
+    told = [told_names([name]) for name in names[:IGNORED]]
+    return told + ([f"and {len(names) - IGNORED} more"] if len(names) > IGNORED else [])
 
 
 def _runs_table(arranged: Arranged, trace: int) -> pa.Table | None:

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 
 from tracekit.errors import InputError
 from tracekit.traces.columns import COLUMNS, REQUIRED, Mapped, guess_mapping
-from tracekit.traces.stage import Facts
+from tracekit.traces.stage import Facts, cell
 
-__all__ = ["choose_fields"]
+__all__ = ["choose_fields", "told_names"]
+
+TOLD = 12
 
 LENGTHS_ONLY = ", or --arrival poisson:rate=5 for a file of lengths only"
+
+
+def told_names(names: Sequence[str], most: int = TOLD) -> str:
+    """Column names for a message: escaped, clipped, some of them; what may be a row of data instead is only described."""
+    told = [cell(name[:200]) or "''" for name in names[:most]]
+    return ", ".join(name if len(name) <= 48 else f"{name[:48]}..." for name in told) + (", ..." if len(names) > most else "")
+
+
+def _is_data(name: str) -> bool:
+    return re.fullmatch(r"\s*([+-]?[\d.,eE+-]*\d|\d{4}-\d\d-\d\d.*|)\s*", name) is not None
 
 
 def choose_fields(file: str, names: list[str], mapping: Mapping[str, Mapped], facts: Facts, *,
@@ -25,13 +38,15 @@ def choose_fields(file: str, names: list[str], mapping: Mapping[str, Mapped], fa
             near = difflib.get_close_matches(mapped.source, names, n=3, cutoff=0.4)
             raise InputError(
                 f"no column {mapped.source} for {mapped.column.name}", file=file,
-                expected=f"one of {', '.join(near or names[:12])}",
+                expected=f"one of {told_names(near or names)}",
             )  # fmt: skip
     chosen = guess_mapping(names) | dict(mapping)
     missing = [name for name in REQUIRED if name not in chosen and (timed or name != "arrival")]
+    if missing and len(names) > 1 and sum(map(_is_data, names)) * 2 > len(names):
+        raise InputError("the first line is a row of data, not a header", file=file, line=1, expected="a line of column names")
     if missing:
         raise InputError(
-            f"no column for {', '.join(missing)}; the file has {', '.join(names[:12])}", file=file,
+            f"no column for {', '.join(missing)}; the file has {told_names(names)}", file=file,
             expected=f"--map {missing[0]}=COLUMN for each of them{LENGTHS_ONLY if missing == ['arrival'] else ''}",
         )  # fmt: skip
     fields = [chosen[name] for name in COLUMNS if name in chosen and (blocks or COLUMNS[name].kind != "blocks")]

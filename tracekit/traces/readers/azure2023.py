@@ -11,6 +11,7 @@ from tracekit.errors import InputError
 from tracekit.traces.columns import COLUMNS, Mapped
 from tracekit.traces.formats import Match, ReadOptions
 from tracekit.traces.inputs import Head, Source
+from tracekit.traces.mapping import told_names
 from tracekit.traces.readers.delimited import header_of, read_delimited
 from tracekit.traces.stage import Stage
 
@@ -34,7 +35,7 @@ def read(source: Source, stage: Stage, options: ReadOptions) -> None:
     """Rows to the stage; times are read as UTC."""
     table = header_of(source, ",")
     if table.names != HEADER:
-        raise InputError("not the header of this format", file=source.name, line=table.header_line, value=",".join(table.names),
+        raise InputError("not the header of this format", file=source.name, line=table.header_line, value=told_names(table.names),
                          expected=",".join(HEADER))  # fmt: skip
     names = ("arrival", "input_tokens", "output_tokens")
     fields = [Mapped(COLUMNS[name], column) for name, column in zip(names, HEADER, strict=True)]

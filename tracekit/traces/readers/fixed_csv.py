@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tracekit.errors import InputError
 from tracekit.traces.columns import Mapped
 from tracekit.traces.inputs import Source
+from tracekit.traces.mapping import told_names
 from tracekit.traces.readers.delimited import header_of, read_delimited
 from tracekit.traces.stage import Stage
 
@@ -18,7 +19,7 @@ def read_fixed(source: Source, stage: Stage, fields: Sequence[Mapped], optional:
     table = header_of(source)
     missing = [field.source for field in fields if field.source not in table.names]
     if missing:
-        raise InputError(f"no column {', '.join(missing)}; the file has {', '.join(table.names[:12])}", file=source.name,
+        raise InputError(f"no column {', '.join(missing)}; the file has {told_names(table.names)}", file=source.name,
                          line=table.header_line, expected="the columns of this format")  # fmt: skip
     chosen = [*fields, *(field for field in optional if field.source in table.names)]
     used = {field.source for field in chosen}
