@@ -21,7 +21,7 @@ from tracekit.traces.load import read_trace
 from tracekit.traces.stage import Stage
 
 TOTAL = 20_000
-BY_SQL = ("azure2023", "generic_csv", "generic_parquet")
+BY_SQL = ("azure2023", "azure2024", "burstgpt6", "burstgpt8", "inferencex", "generic_csv", "generic_parquet")
 """Formats that DuckDB reads: dearer by an order of magnitude, so they get fewer of the inputs."""
 SECONDS_EACH = 10.0
 SAMPLES = samples()
