@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from replay_engine.config import ConfigError
 from replay_engine.loop import Replay
@@ -90,6 +90,8 @@ def replay(
     events: str = "full",
     mapping: Sequence[str] = (),
     trace_format: str | None = None,
+    arrival: str | None = None,
+    cached: Literal["inside", "outside"] | None = None,
     accept_degraded: bool = False,
     name: str | None = None,
     db: str = "tracekit.duckdb",
@@ -185,7 +187,10 @@ def _trace(store: Store, given: dict[str, Any], tell: Say) -> tuple[int, str, in
     found = _named_trace(store, inputs)
     if found is None:
         with store.write("load a trace") as con:
-            report = load_trace(con, inputs, mapping=list(given["mapping"]), fmt=given["trace_format"])
+            report = load_trace(con, inputs, mapping=list(given["mapping"]), fmt=given["trace_format"],
+                                arrival=given["arrival"], cached=given["cached"])  # fmt: skip
+    elif given["arrival"] or given["cached"]:
+        raise UsageError(f"--arrival, --cached: {shown(inputs[0])} is loaded already; expected them with files")
     else:
         with store.read() as con:
             report = report_of(con, found)

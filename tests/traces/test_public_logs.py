@@ -54,6 +54,8 @@ def test_aiperf_export(shared: Shared) -> None:
     trace = read_trace(shared("aiperf_profile_export.jsonl"))
     assert (trace.report.format, trace.report.rows_kept, trace.report.obs_clock) == ("aiperf", 100, "client")
     assert trace.report.span_ns / 1e9 == pytest.approx(0.020, abs=0.001)
+    assert trace.report.arrival_kind == "closed_loop"
+    assert any("all 100 requests start within 20 ms" in warning for warning in trace.report.warnings)
     assert trace.extras is not None
     counted = {row["values"]: row["counts"] for row in pc.value_counts(trace.extras["status"]).to_pylist()}
     assert counted == {"ok": 89, "cancelled": 11}

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug
+from tracekit.cli.reading_options import ArrivalOption, CachedOption
 from tracekit.cli.slice_options import ByOption, Limit, RateScale, Seed, SpreadTicks, Thin, Where, Window
 
 __all__ = ["register"]
@@ -41,6 +42,8 @@ def describe(
     window_length: WindowLength = None,
     mapping: Map = None,
     trace_format: Format = None,
+    arrival: ArrivalOption = None,
+    cached: CachedOption = None,
     db: Db = DEFAULT_DB,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -55,6 +58,8 @@ def _run(*, inputs: list[str], as_json: bool, debug: bool, window_length: int | 
     from tracekit.describe import render
 
     options["by"] = None if options["by"] is None else options["by"].value
+    cached = options.pop("cached")
+    options["load_options"] = {"arrival": options.pop("arrival"), "cached": None if cached is None else cached.value}
     options["mapping"] = tuple(options["mapping"] or ())
     document = describe_inputs(inputs, window_s=window_length, **options)
     emit(document, as_json, lambda: print_text(render(document)))

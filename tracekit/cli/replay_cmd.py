@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug
+from tracekit.cli.reading_options import ArrivalOption, CachedOption
 from tracekit.cli.slice_options import ByOption, Limit, RateScale, Seed, Sessions, SpreadTicks, Thin, Where, Window
 
 __all__ = ["register"]
@@ -82,6 +83,8 @@ def replay(
     events: EventsOption = Events.full,
     mapping: Map = None,
     trace_format: Format = None,
+    arrival: ArrivalOption = None,
+    cached: CachedOption = None,
     accept_degraded: AcceptDegraded = False,
     name: Name = None,
     db: Db = DEFAULT_DB,
@@ -100,7 +103,7 @@ def _run(*, as_json: bool, debug: bool, **options: Any) -> int:
 
     for name in ("sets", "mapping"):
         options[name] = tuple(options[name] or ())
-    for name in ("engine", "events", "by"):
+    for name in ("engine", "events", "by", "cached"):
         options[name] = None if options[name] is None else options[name].value
     options["goodput"] = " ".join(options["goodput"]) if options["goodput"] else None
     with ProgressDisplay("replay") as progress:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tracekit.cli.options import AsJson, Debug
+
+if TYPE_CHECKING:
+    from tracekit.traces.synth import Columns
 
 __all__ = ["register"]
 
@@ -39,6 +42,11 @@ SpecFile = Annotated[Path | None, typer.Option("--spec", metavar="FILE", help="A
 RecipeFile = Annotated[
     Path | None, typer.Option("--recipe", metavar="FILE", help="A test case in YAML: trace, policies and profile go to --out.")
 ]
+ServeGen = Annotated[
+    tuple[Path, Path] | None,
+    typer.Option("--servegen", metavar="TRACE DATASET", help="One ServeGen client: windows (CSV), histograms (JSON[.gz])."),
+]
+Start = Annotated[float | None, typer.Option("--start", metavar="X", help="Seconds into the client's windows [default: 0].")]
 Folder = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="The folder for a recipe's files.")]
 
 
@@ -58,6 +66,8 @@ def synth(
     spec: SpecFile = None,
     recipe: RecipeFile = None,
     folder: Folder = None,
+    client: ServeGen = None,
+    start: Start = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -67,8 +77,22 @@ def synth(
              "tenants": tenants}  # fmt: skip
     if recipe is not None:
         _case(recipe, folder, [name for name, value in {**given, "OUT": out, "spec": spec}.items() if value], as_json)
+    elif client is not None or start is not None:
+        _client(out, client, start, {**given, "spec": spec, "lengths_from": lengths_from}, as_json)
     else:
         _traffic(out, given, spec, lengths_from, as_json)
+
+
+def _client(out: Path | None, files: tuple[Path, Path] | None, start: float | None, given: dict[str, Any], as_json: bool) -> None:
+    from tracekit.errors import UsageError
+    from tracekit.generators.servegen import servegen
+
+    others = [name for name, value in given.items() if value and name not in ("seconds", "seed")]
+    if out is None or files is None or others:
+        what = f"{others[0]} does not go with it" if others else "no file to write" if out is None else "no client"
+        raise UsageError(f"--servegen: {what}; expected synth OUT --servegen TRACE DATASET [--start X] [--seconds X] [--seed N]")
+    seed = given["seed"] or 0
+    _write(servegen([files], seconds=given["seconds"], seed=seed, start_s=start or 0.0), out, seed, as_json)
 
 
 def _case(recipe: Path, folder: Path | None, others: list[str], as_json: bool) -> None:
@@ -87,9 +111,8 @@ def _case(recipe: Path, folder: Path | None, others: list[str], as_json: bool) -
 
 
 def _traffic(out: Path | None, given: dict[str, Any], spec: Path | None, lengths_from: str | None, as_json: bool) -> None:
-    from tracekit.cli.output import emit, print_text
     from tracekit.errors import UsageError
-    from tracekit.traces.synth import synthesise, write_jsonl
+    from tracekit.traces.synth import synthesise
 
     if out is None:
         raise UsageError("synth: no file to write; expected synth OUT, or synth --recipe FILE --out DIR")
@@ -98,6 +121,13 @@ def _traffic(out: Path | None, given: dict[str, Any], spec: Path | None, lengths
         columns = synthesise(given["requests"] or 2000, seconds=given["seconds"], seed=seed)
     else:
         columns = _generated(asked, spec, lengths_from)
+    _write(columns, out, seed, as_json)
+
+
+def _write(columns: Columns, out: Path, seed: int, as_json: bool) -> None:
+    from tracekit.cli.output import emit, print_text
+    from tracekit.traces.synth import write_jsonl
+
     write_jsonl(columns, out)
     n, span = len(columns), int(columns.arrival_ns[-1]) / 1e9
     document = {"schema": "tracekit.synth/1", "file": str(out), "requests": n, "span_s": span, "seed": seed}

@@ -9,6 +9,7 @@ import typer
 
 from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug
 from tracekit.cli.output import emit, print_table, print_text, safe
+from tracekit.cli.reading_options import ArrivalOption, CachedOption
 
 if TYPE_CHECKING:
     from tracekit.traces.load import LoadReport
@@ -38,6 +39,8 @@ def load(
     files: Files,
     mapping: Map = None,
     trace_format: Format = None,
+    arrival: ArrivalOption = None,
+    cached: CachedOption = None,
     name: Name = None,
     db: Db = DEFAULT_DB,
     as_json: AsJson = False,
@@ -48,7 +51,8 @@ def load(
     from tracekit.traces.load import load_trace
 
     with Store(db).write("load a trace") as con:
-        report = load_trace(con, files, name=name, mapping=list(mapping or ()), fmt=trace_format)
+        report = load_trace(con, files, name=name, mapping=list(mapping or ()), fmt=trace_format, arrival=arrival,
+                            cached=None if cached is None else cached.value)  # fmt: skip
     emit({"schema": "tracekit.load/1", **report.as_dict()}, as_json, lambda: print_text("\n".join(_lines(report))))
 
 

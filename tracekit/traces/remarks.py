@@ -31,6 +31,8 @@ _MARKS = (
 _SPELLED = {mark: words for mark, words, _, _ in _MARKS} | {"speculative": "speculative decoding"}
 _NEVER_INSTANT = ("obs_ttft", "obs_e2e", "obs_tpot")
 FORCED = 0.95
+CLOSED = 10
+"""A load that starts in a tenth of the time that one request takes knows of no answer: it is a burst, not traffic."""
 
 
 def _has(stage: Stage, name: str) -> bool:
@@ -71,6 +73,12 @@ def remark(stage: Stage) -> None:
         counted = stage.con.execute(f"SELECT {STATUS} AS s, count(*) FROM stage WHERE {bad} GROUP BY s ORDER BY s")
         for status, count in counted.fetchall():
             stage.facts.warn(f"{count} requests ended as {status} in the source: kept, not replayed")
+    if _has(stage, "obs_e2e"):
+        rows, span, typical = stage.one("SELECT count(*), max(arrival_ns) - min(arrival_ns), median(obs_e2e_ns) FROM stage")
+        if rows > 20 and typical is not None and span * CLOSED < typical and stage.facts.arrival_kind is None:
+            stage.facts.arrival_kind = "closed_loop"
+            stage.facts.warn(f"all {rows} requests start within {span / 1e6:.0f} ms, and one takes {typical / 1e6:.0f} ms: a load"
+                             " generator's burst, whose rate says nothing")  # fmt: skip
     if _has(stage, "max_tokens"):
         forced, known = stage.one("SELECT count(*) FILTER (output_tokens = max_tokens), count(max_tokens) FROM stage")
         if known > 20 and forced > FORCED * known:
