@@ -52,7 +52,7 @@ def _number(value: float | int | None, digits: int = 3) -> str:
         return f"{int(value):,}"
     if abs(value) >= 100:
         return f"{value:,.1f}"
-    return f"{value:,.{digits}f}" if abs(value) >= 1 else f"{value:.{digits + 1}f}"
+    return f"{value:,.{digits}f}" if abs(value) >= 1 else f"{value:.3g}"
 
 
 def _table(columns: list[dict[str, Any]]) -> Iterator[str]:
