@@ -208,6 +208,12 @@ def test_a_providers_usage(load: Load) -> None:
     assert column(rows, "reasoning_tokens") == [4, None]
     assert column(rows, "arrival_ns") == [0, 2 * S]
     assert {"choices", "content"} <= set(report.ignored_columns)
+    odd = {"created": 5, "usage": {"prompt_tokens": 10, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 64}}}
+    report, rows = load(USAGE.decode() + USAGE.decode() + json.dumps(odd))
+    assert any("1 of 5 answers have more cached tokens" in warning for warning in report.warnings)
+    with pytest.raises(InputError, match=r"1 of 1 answers have more cached.*--cached outside"):
+        load(json.dumps(odd) + "\n")
+    assert load(json.dumps(odd) + "\n", cached="outside")[1][0]["input_tokens"] == 74
 
 
 def test_cached_tokens_of_generic_logs(load: Load) -> None:
