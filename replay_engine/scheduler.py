@@ -171,6 +171,8 @@ class Scheduler:
     def _begin(self, plan: BatchPlan) -> None:
         """What the rules beyond vLLM do before anybody is served."""
         state = self.state
+        if self.rules.batching.mode == "static":
+            plan.scheduling = False
         if state.turns is not None:
             state.hold = False
         if state.shares is not None:
@@ -213,7 +215,7 @@ class Scheduler:
         if state.gate is not None:
             if state.gate.to_admit and len(grants) == before and state.running:
                 state.gate.to_admit = 0  # the rest of the batch does not fit: it is what it is
-            plan.scheduling = self.rules.batching.mode != "static" or len(grants) > before
+            plan.scheduling = plan.scheduling or len(grants) > before
         return carries
 
     def _retire(self, plan: BatchPlan) -> None:
