@@ -129,7 +129,8 @@ class Tier:
 class Order:
     """Who is looked at first. ``engine`` is ``scheduler.policy``.
 
-    ``deadline``: earliest first, requests without one as if due ``aging_s`` after arrival, last without aging.
+    ``deadline``: earliest first; with aging nobody counts as due later than ``aging_s`` after arrival, without it requests that
+    have none come last.
     ``shortest_first`` by ``size``: ``prompt``, ``output`` (true length), ``predicted`` (the trace's prediction) or ``total``.
     ``fair``: the tenant with the smallest virtual counter of ``prompt_weight`` x prompt tokens + ``output_weight`` x output
     tokens. ``aging_s``: seconds of waiting worth one priority level, or 1,000 tokens of size; no aging by default.

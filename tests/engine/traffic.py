@@ -20,7 +20,8 @@ __all__ = ["Row", "RowSource", "latencies", "replay", "schedulers", "traffic"]
 
 @dataclass(frozen=True)
 class Row:
-    """One request: gap to the one before (ns), lengths, priority, prefix group and shared blocks, cancel after (ns)."""
+    """One request: gap to the one before (ns), lengths, priority, prefix group and shared blocks, cancel after (ns), tenant,
+    deadline after (ns), predicted and largest output. -1: none, or not known."""
 
     gap: int
     prompt: int
@@ -29,6 +30,10 @@ class Row:
     group: int = 0
     shared: int = 0
     cancel: int = -1
+    tenant: int = -1
+    due: int = -1
+    predicted: int = -1
+    limit: int = -1
 
 
 class RowSource:
@@ -54,8 +59,11 @@ class RowSource:
                 prompt_tokens=np.array([r.prompt for r in part]),
                 output_tokens=np.array([r.output for r in part]),
                 priority=np.array([r.priority for r in part]),
-                max_tokens=np.full(len(part), -1),
+                max_tokens=np.array([r.limit for r in part]),
                 cancel_ns=np.array(cancel),
+                tenant=np.array([r.tenant for r in part], np.int32),
+                deadline_ns=np.array([int(arrival[lo + i]) + r.due if r.due >= 0 else -1 for i, r in enumerate(part)]),
+                predicted_tokens=np.array([r.predicted for r in part]),
                 block_tokens=self.block_tokens,
                 run_offsets=np.arange(len(part) + 1),
                 run_pos=np.zeros(len(part), np.int64),
@@ -76,6 +84,9 @@ def traffic(*, cancels: bool = False) -> st.SearchStrategy[list[Row]]:
         group=st.integers(0, 2),
         shared=st.integers(0, 8),
         cancel=st.sampled_from([-1, -1, -1, 0, 7_000, 60_000]) if cancels else st.just(-1),
+        tenant=st.integers(-1, 2),
+        due=st.sampled_from([-1, 500, 20_000]),
+        predicted=st.integers(-1, 60),
     )
     return st.lists(row, min_size=1, max_size=40)
 
