@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tracekit.traces.arrival_process import place_arrivals
 from tracekit.traces.columns import EXTRA, Column
 from tracekit.traces.linking import Links, link_sessions
+from tracekit.traces.oddities import odd_blocks, odd_clock, odd_latencies, odd_times
 from tracekit.traces.prefix_runs import Runs, arrange_runs
 from tracekit.traces.remarks import STATUS, observed, remark, unmodelled
 from tracekit.traces.repeats import look_for_repeats
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["Arranged", "arrange"]
 
 DEFAULT = Tolerance()
-HOUR = 3_600_000_000_000
 SECOND = 1_000_000_000
 TICK_INSTANTS = 100_000
 
@@ -99,14 +99,25 @@ def arrange(stage: Stage, name: str, tolerance: Tolerance = DEFAULT, arrival: st
     resolution = _resolution(stage, t0)
     runs = stage.runs()
     arranged_runs = None if runs is None else arrange_runs(runs, order, stage.kept)
+    _look(stage, t0, span, arranged_runs)
     return Arranged(stage=stage, rows=stage.kept, t0_ns=t0, span_ns=span, resolution_ns=resolution, runs=arranged_runs,
                     links=link_sessions(stage))  # fmt: skip
 
 
+def _look(stage: Stage, t0: int, span: int, runs: Runs | None) -> None:
+    """What looks odd, as warnings."""
+    odd_latencies(stage)
+    if stage.facts.arrival_kind is None:
+        odd_times(stage, t0, span)
+    if runs is not None and stage.facts.block_tokens:
+        tokens = stage.con.sql("SELECT input_tokens FROM arranged ORDER BY req_idx").to_arrow_table()["input_tokens"]
+        odd_blocks(stage, runs, np.asarray(tokens.to_numpy(), np.int64), stage.facts.block_tokens)
+
+
 def _order(stage: Stage) -> npt.NDArray[np.int64] | None:
     """Make ``arranged``. Returns the staged row of each request, ``None`` when the order is the one that was read."""
-    inversions, back = stage.one(
-        "SELECT count(*) FILTER (arrival_ns < before), max(before - arrival_ns)"
+    (inversions,) = stage.one(
+        "SELECT count(*) FILTER (arrival_ns < before)"
         " FROM (SELECT arrival_ns, lag(arrival_ns) OVER () AS before FROM stage)",
     )
     if not inversions:
@@ -114,8 +125,7 @@ def _order(stage: Stage) -> npt.NDArray[np.int64] | None:
         return None
     if stage.facts.arrival_kind != "session_relative":
         stage.facts.warn(f"{inversions} rows arrive before the row above them; sorted by arrival")
-    if back > HOUR and stage.facts.arrival_kind != "session_relative":
-        stage.facts.warn(f"time jumps back by {back / 1e9:.0f} s: a clock change, or files out of order")
+        odd_clock(stage)
     stage.con.execute(
         "CREATE TABLE arranged AS SELECT row_number() OVER (ORDER BY arrival_ns, r) - 1 AS req_idx, * FROM"
         " (SELECT rowid AS r, * FROM stage) ORDER BY req_idx"

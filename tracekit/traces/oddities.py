@@ -1,0 +1,146 @@
+"""What looks wrong in a trace as a whole, said with the lines where it can be seen: clocks, holes, units, repeats, block ids.
+
+Nothing is changed by it. All of it is a few passes over columns, whatever the number of rows.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.traces.columns import COLUMNS
+from tracekit.traces.repeats import exact_repeats
+
+if TYPE_CHECKING:
+    from tracekit.traces.prefix_runs import Runs
+    from tracekit.traces.stage import Stage
+
+__all__ = ["odd_blocks", "odd_clock", "odd_latencies", "odd_times", "place"]
+
+SECOND = 1_000_000_000
+HOUR = 3600 * SECOND
+DST = (3300 * SECOND, HOUR)
+"""Clocks go back an hour in autumn: seen in a log, an hour less the gap between two requests."""
+
+YEAR_2000 = 946_684_800 * SECOND
+GAPS_SAMPLED = 50_000
+HOLE = 10
+"""A gap this many times the 99th percentile of gaps is a hole."""
+
+SLOW = 600 * SECOND
+
+
+def place(stage: Stage, file: int, line: int) -> str:
+    """A row as messages call it: its line, and its file where there are several."""
+    return f"line {line}" if len(stage.names) < 2 else f"{stage.names.get(file, '')} line {line}"
+
+
+def odd_clock(stage: Stage) -> None:
+    """Where the order of reading goes back in time: between files, and within one. Call before rows are sorted."""
+    above = ", ".join(f"lag({column}) OVER () AS {name}" for column, name in (("file", "f"), ("line", "l"), ("arrival_ns", "t")))
+    rows = f"SELECT file, line, arrival_ns, {above} FROM stage"
+    worst = "SELECT {} FROM (" + rows + ") WHERE arrival_ns < t AND file {} f ORDER BY t - arrival_ns DESC, line LIMIT 1"
+    between = stage.con.execute(worst.format("file, f, t - arrival_ns", "<>")).fetchall()
+    for file, before, back in between:
+        stage.facts.warn(f"{stage.names.get(file)} begins {back / SECOND:,.0f} s before {stage.names.get(before)} ends:"
+                         " files overlap or stand in another order; sorted by arrival")  # fmt: skip
+    for file, line, before, back in stage.con.execute(worst.format("file, line, l, t - arrival_ns", "=")).fetchall():
+        where = f"from {place(stage, file, before)} to line {line}"
+        if back > HOUR:
+            stage.facts.warn(f"time jumps back by {back / SECOND:,.0f} s {where}: a clock change?")
+        elif stage.facts.zone_assumed and DST[0] <= back <= DST[1]:
+            stage.facts.warn(f"time jumps back by {back / SECOND:,.0f} s {where}, as local clocks do in autumn: dates without an"
+                             " offset are ambiguous there")  # fmt: skip
+
+
+def odd_times(stage: Stage, t0: int, span: int) -> None:
+    """Dates that cannot be, holes, and rows that repeat another. Call after rows are sorted."""
+    if stage.facts.absolute and t0 < YEAR_2000:
+        stage.facts.warn("the first request is dated before the year 2000: a missing time written as 1970?")
+    if stage.facts.absolute and t0 + span > time.time_ns() + 24 * HOUR:
+        stage.facts.warn("the last request is dated in the future: is the unit of time right?")
+    gaps = "SELECT file, line, lag(line) OVER () AS l, arrival_ns - lag(arrival_ns) OVER () AS gap FROM arranged"
+    longest, ties, file, line, before = stage.one(
+        f"SELECT max(gap), count(*) FILTER (gap = 0), arg_max(file, gap), arg_max(line, gap), arg_max(l, gap) FROM ({gaps})"
+    )
+    exact_repeats(stage, 2 * int(ties or 0))
+    if stage.kept < 100:
+        return
+    every = max(stage.kept // GAPS_SAMPLED, 1)
+    p99 = int(stage.one(f"SELECT quantile_disc(gap, 0.99) FROM ({gaps}) WHERE line % {every} = 0 AND gap > 0")[0] or longest)
+    if longest > max(HOLE * p99, SECOND):
+        holes = stage.one(f"SELECT count(*) FROM ({gaps}) WHERE gap > {HOLE * p99}")[0]
+        more = f"; {holes} holes of more than {HOLE * p99 / SECOND:,.1f} s in all" if holes > 1 else ""
+        stage.facts.warn(f"the trace has a hole of {longest / SECOND:,.1f} s (from line {before} to"
+                         f" {place(stage, file, line)}){more}")  # fmt: skip
+
+
+def odd_latencies(stage: Stage) -> None:
+    """Latencies that contradict each other or their unit, answers longer than their limit."""
+    have = {column.name for column in stage.columns}
+    tests = {
+        ("obs_ttft", "obs_e2e"): ("obs_ttft_ns > obs_e2e_ns", "a first token after the end"),
+        ("obs_queue", "obs_e2e"): ("obs_queue_ns > obs_e2e_ns", "a queue time longer than the whole request"),
+        ("obs_tpot", "obs_e2e"): (
+            "obs_tpot_ns::DOUBLE * (output_tokens::DOUBLE - 1) > 1.5 * obs_e2e_ns",
+            "a time per token that does not fit the whole",
+        ),
+        ("max_tokens",): ("output_tokens > max_tokens", "an answer longer than its limit"),
+    }  # fmt: skip
+    for needed, (test, words) in tests.items():
+        if have.issuperset(needed):
+            count = int(stage.one(f"SELECT count(*) FROM stage WHERE {test}")[0])
+            if count:
+                stage.facts.warn(f"{count} rows have {words}: are units and clocks the same?" if needed != ("max_tokens",)
+                                 else f"{count} rows have {words}")  # fmt: skip
+    for name in ("obs_ttft", "obs_e2e"):
+        if name in have and stage.facts.arrival_kind is None:
+            median = stage.one(f"SELECT median({COLUMNS[name].stored}) FROM stage")[0]
+            if median is not None and median > SLOW:
+                stage.facts.warn(f"{name} is {median / SECOND:,.0f} s at the median: milliseconds under a name of seconds?")
+
+
+def odd_blocks(stage: Stage, runs: Runs, tokens: npt.NDArray[np.int64], size: int) -> None:
+    """Block ids that are not what prefix caches need: not chained, twice in a prompt, or far too few for the prompts."""
+    held = np.zeros(len(tokens), np.int64)
+    np.add.at(held, runs.req_idx, runs.length)
+    known = held > 0
+    full = tokens[known] // size
+    if known.any() and int(full.sum()) > 4 * int(held[known].sum()):
+        stage.facts.warn(f"prompts have {full.sum() / held[known].sum():.0f} times the tokens of their blocks: is the block size"
+                         f" of {size} tokens right?")  # fmt: skip
+    loose = _unchained(runs)
+    if loose:
+        stage.facts.warn(f"{loose} block ids follow different blocks in different requests: ids are not chained, so an equal id"
+                         " does not mean an equal prefix")  # fmt: skip
+    twice = _repeated(runs)
+    if twice:
+        stage.facts.warn(f"{twice} requests hold a block id more than once")
+
+
+def _unchained(runs: Runs) -> int:
+    """Ids at which a run begins, but which come after another block elsewhere."""
+    if not len(runs.first):
+        return 0
+    previous = np.concatenate([[-1], runs.first[:-1] + runs.length[:-1] - 1])
+    previous[runs.pos == 0] = -1
+    fresh = previous != runs.first - 1
+    pairs = np.unique(np.stack([runs.first[fresh], previous[fresh]], axis=1), axis=0)
+    begins, counts = np.unique(pairs[:, 0], return_counts=True)
+    order = np.argsort(runs.first, kind="stable")
+    first, reach = runs.first[order], np.maximum.accumulate((runs.first + runs.length)[order])
+    # a run that begins before this id and goes beyond it has it inside, after its neighbour
+    below = np.searchsorted(first, begins, "left") - 1
+    inside = (below >= 0) & (reach[np.maximum(below, 0)] > begins)
+    return int(((counts > 1) | inside).sum())
+
+
+def _repeated(runs: Runs) -> int:
+    """Requests with two runs that overlap."""
+    order = np.lexsort((runs.first, runs.req_idx))
+    owner, first, end = runs.req_idx[order], runs.first[order], (runs.first + runs.length)[order]
+    overlap = (owner[1:] == owner[:-1]) & (first[1:] < end[:-1])
+    return len(np.unique(owner[1:][overlap]))
