@@ -1,62 +1,80 @@
-"""The calendar of timed events: arrivals as they stream in, and whatever else is known to happen later (today: client
-cancels)."""
+"""The calendar of timed events: arrivals as they stream in, and what each of them brings with it later."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
+from enum import IntEnum
 
 from replay_engine.prefix import block_keys
-from replay_engine.types import PrefixRuns, Request, RequestBatch, RequestSource
+from replay_engine.types import NEVER, PrefixRuns, Request, RequestBatch, RequestSource
 
-__all__ = ["NEVER", "Calendar"]
+__all__ = ["NEVER", "Calendar", "EventKind"]
 
-NEVER = 1 << 62
-"""Later than any event, in ns."""
+
+class EventKind(IntEnum):
+    """What happens to a request, in the order in which things of one moment happen. Its arrival comes after all of them."""
+
+    slot = 0  # the client learns that it ended, and may send another
+    cancel = 1
+    queue_timeout = 2
+    timeout = 3
 
 
 class Calendar:
-    """Events in time order. ``due_ns`` is the head's time, ``cancel_ns`` that of the next cancel among the requests that have
-    arrived;
-    nothing else in the engine knows about future time."""
+    """Events in time order; nothing else in the engine knows about future time.
 
-    __slots__ = ("_block_size", "_cancels", "_next", "_pending", "cancel_ns", "due_ns")
+    ``due_ns`` is the head's time, the earlier of ``arrival_ns`` (the next arrival) and ``event_ns`` (the next of everything else:
+    before it nobody who has arrived leaves by himself).
+    """
+
+    __slots__ = ("_block_size", "_events", "_next", "_pending", "arrival_ns", "due_ns", "event_ns")
 
     def __init__(self, source: RequestSource, block_size: int, *, caching: bool) -> None:
         self._block_size = block_size if caching else 0
         self._pending = self._requests(source)
-        self._cancels: list[tuple[int, int]] = []
-        self._next: Request | None = next(self._pending, None)
-        self.due_ns = self.cancel_ns = 0
-        self._set_due()
+        self._events: list[tuple[int, EventKind, int]] = []
+        self.arrival_ns = self.event_ns = self.due_ns = NEVER
+        self._next: Request | None = None
+        self._advance()
 
-    def _set_due(self) -> None:
-        due = self._next.arrival_ns if self._next is not None else NEVER
-        self.cancel_ns = self._cancels[0][0] if self._cancels else NEVER
-        self.due_ns = min(due, self.cancel_ns)
+    def _advance(self) -> None:
+        self._next = next(self._pending, None)
+        self.arrival_ns = NEVER if self._next is None else self._next.arrival_ns
+        self.due_ns = self.arrival_ns if self.arrival_ns < self.event_ns else self.event_ns
 
     @property
     def exhausted(self) -> bool:
-        """Whether every request has arrived."""
+        """Whether the trace has no more requests."""
         return self._next is None
 
-    def pop_due(self, now: int) -> tuple[list[tuple[Request, list[int]]], list[int]]:
-        """Arrivals (with their block keys) up to and including ``now``, in trace order, and the indices of requests cancelled
-        by then."""
-        arrived: list[tuple[Request, list[int]]] = []
+    def add(self, at: int, kind: EventKind, index: int) -> None:
+        """Something will happen to request ``index`` at ``at`` (ns)."""
+        heapq.heappush(self._events, (at, kind, index))
+        self.event_ns = self._events[0][0]
+        if at < self.due_ns:
+            self.due_ns = at
+
+    def pop_arrival(self) -> Request:
+        """The next request of the trace."""
         request = self._next
+        if request is None:
+            raise IndexError("no request arrives any more")
+        self._advance()
+        return request
+
+    def pop_event(self) -> tuple[int, EventKind, int]:
+        """The next event that is no arrival: when, what, and to which request."""
+        event = heapq.heappop(self._events)
+        self.event_ns = self._events[0][0] if self._events else NEVER
+        self.due_ns = self.arrival_ns if self.arrival_ns < self.event_ns else self.event_ns
+        return event
+
+    def keys(self, request: Request) -> SequenceOf[int]:
+        """The request's block keys, for the prefix cache."""
         size = self._block_size
-        while request is not None and request.arrival_ns <= now:
-            arrived.append((request, block_keys(request.prefix, request.prompt_tokens, size) if size else []))
-            if request.cancel_ns is not None:
-                heapq.heappush(self._cancels, (request.cancel_ns, request.index))
-            request = next(self._pending, None)
-        self._next = request
-        cancelled = []
-        while self._cancels and self._cancels[0][0] <= now:
-            cancelled.append(heapq.heappop(self._cancels)[1])
-        self._set_due()
-        return arrived, cancelled
+        return block_keys(request.prefix, request.prompt_tokens, size) if size else []
 
     @staticmethod
     def _requests(source: RequestSource) -> Iterator[Request]:

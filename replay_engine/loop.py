@@ -13,7 +13,8 @@ from typing import Literal
 from replay_engine.arrivals import NEVER, Calendar
 from replay_engine.coast import Coaster
 from replay_engine.config import SchedulerConfig
-from replay_engine.front_door import FrontDoor
+from replay_engine.front_door import DoorFacts
+from replay_engine.intake import Intake
 from replay_engine.recorder import EventMode, Recorder
 from replay_engine.rules import Rules
 from replay_engine.scheduler import Scheduler, make_pool
@@ -25,9 +26,7 @@ from replay_engine.types import (
     EventSink,
     Executor,
     Pending,
-    Request,
     RequestSource,
-    RequestState,
     Sequence,
 )
 
@@ -35,13 +34,17 @@ __all__ = ["Replay", "RunState"]
 
 RunState = Literal["finished", "no_progress", "interrupted"]
 _VLLM = Rules()
+_NO_FACTS = DoorFacts()
 
 
 class Replay:
     """Replays a request source through one engine. ``run`` returns how it ended; ``totals`` has the sums.
 
-    ``coast`` replays stretches of unchanged decoding without a plan for each iteration where the executor predicts (same rows).
-    ``rules`` go beyond vLLM's knobs; ``kv_block_bytes`` is the size of a KV block, for copies over the link.
+    ``coast`` replays stretches of unchanged decoding without a plan for each iteration where the executor predicts (same rows);
+    not with a client limit, where every end may bring an arrival.
+
+    ``rules`` go beyond vLLM's knobs; ``facts`` is what the front door is told besides, ``kv_block_bytes`` the size of a KV block,
+    for copies over the link.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Replay:
         on_chunk: Callable[[RunTotals], None] | None = None,
         coast: bool = True,
         rules: Rules = _VLLM,
+        facts: DoorFacts = _NO_FACTS,
         kv_block_bytes: int = 1 << 21,
     ) -> None:
         self.config = config
@@ -63,12 +67,13 @@ class Replay:
         self.scheduler = Scheduler(config, make_pool(config, "auto", rules), rules, block_bytes=kv_block_bytes)
         self._executor = executor
         self._calendar = Calendar(source, config.block_size, caching=config.enable_prefix_caching)
-        self._front_door = FrontDoor(config)
         self._recorder = Recorder(sink, config, mode=mode, stall_threshold_ns=stall_threshold_ns, on_chunk=on_chunk)
         self._recorder.spans.batch_answers = rules.batching.answers == "batch"
-        self._live: dict[int, Sequence] = {}
+        self._intake = Intake(self._calendar, self.scheduler, self._recorder, rules, facts)
+        self._live = self._intake.live
         self._stuck = 0
         self.now = 0
+        coast = coast and rules.client.max_in_flight is None
         self._coaster = (
             Coaster(self.scheduler, executor, self._recorder, self._retire)
             if coast and isinstance(executor, SimExecutor) and Coaster.can(self.scheduler)
@@ -89,7 +94,7 @@ class Replay:
         except KeyboardInterrupt:
             state = "interrupted"
         if state != "finished":
-            self._end_all(OutcomeReason.no_progress if state == "no_progress" else OutcomeReason.interrupted)
+            self._intake.end_all(self.now, OutcomeReason.no_progress if state == "no_progress" else OutcomeReason.interrupted)
         self._recorder.flush()
         return state
 
@@ -106,7 +111,7 @@ class Replay:
                     return True
                 now = calendar.due_ns
                 continue
-            if coaster is not None and coaster.ready() and coaster.run(now, now, calendar.due_ns, calendar.cancel_ns, []):
+            if coaster is not None and coaster.ready() and coaster.run(now, now, calendar.due_ns, calendar.event_ns, []):
                 now = self.now = coaster.start
                 continue
             plan = schedule(now)
@@ -154,7 +159,7 @@ class Replay:
                 if before is not None:
                     start, owed = self._complete(*before, made)
                     before = None
-                if coaster.run(made, start, calendar.due_ns, calendar.cancel_ns, list(owed)):
+                if coaster.run(made, start, calendar.due_ns, calendar.event_ns, list(owed)):
                     made, start, owed = coaster.made, coaster.start, coaster.owed
                     self.now = start
                     continue
@@ -182,35 +187,17 @@ class Replay:
         self._retire(self.scheduler.conclude(finishing))
 
     def _deliver(self, now: int) -> None:
-        arrived, cancelled = self._calendar.pop_due(now)
-        if self._calendar.exhausted:
-            self.scheduler.drained()
-        for request, keys in arrived:
-            self._admit(request, keys)
-        for index in cancelled:
-            seq = self._live.pop(index, None)
-            if seq is not None:
-                outputs = self._outputs(seq)
-                if self.scheduler.abort(seq):
-                    self._end(seq, now, RequestState.cancelled, OutcomeReason.client_cancelled, outputs)
-        if cancelled and self.scheduler.state.gate is not None:  # whoever left may have been the last of a batch
-            self._retire(self.scheduler.conclude(()))
-
-    def _admit(self, request: Request, keys: list[int]) -> None:
-        reason = self._front_door.refuses(request.prompt_tokens)
-        if reason:
-            self._recorder.spans.never_started(
-                request.index, request.arrival_ns, request.prompt_tokens, RequestState.rejected, reason
-            )
-            return
-        self._live[request.index] = self.scheduler.add(request, keys)
+        while self._calendar.due_ns <= now:
+            left = self._intake.deliver(now)
+            if left and self.scheduler.state.gate is not None:  # whoever left may have been the last of a batch
+                self._retire(self.scheduler.conclude(()))
 
     def _retire(self, finished: list[Sequence]) -> None:
         if finished and self.rules.batching.answers == "batch":
             self._recorder.spans.answer(finished, self.scheduler.state.it, self.now)
-        for seq in finished:
-            self._live.pop(seq.index, None)
+        if finished:
             self._stuck = 0
+            self._intake.retire(finished)
 
     def _no_progress(self, plan: BatchPlan) -> bool:
         """Whether requests evict each other for ever: a long row of iterations that preempt and bring nobody a token.
@@ -219,19 +206,3 @@ class Replay:
         """
         self._stuck = 0 if plan.decode_seqs or plan.sampled else self._stuck + 1
         return self._stuck > 1000 + 10 * len(self._live)
-
-    def _outputs(self, seq: Sequence) -> int:
-        """Output tokens ``seq`` has produced so far."""
-        if seq.first_token_ns < 0:
-            return 0
-        computed = max(self.scheduler.computed(seq), seq.lost_high)
-        return min(max(computed - seq.prompt_tokens + 1, 1), seq.output_limit)
-
-    def _end(self, seq: Sequence, now: int, state: RequestState, reason: OutcomeReason, outputs: int) -> None:
-        at = max(now, seq.phase_start_ns)
-        self._recorder.spans.end_early(seq, at, self.scheduler.state.it, state, reason, outputs)
-
-    def _end_all(self, reason: OutcomeReason) -> None:
-        for seq in list(self._live.values()):
-            self._end(seq, self.now, RequestState.failed, reason, self._outputs(seq))
-        self._live.clear()

@@ -12,6 +12,7 @@ from replay_engine.config import SchedulerConfig
 from replay_engine.gaps import GapClock
 from replay_engine.rows import RowBuffer
 from replay_engine.spans import SpanTracker
+from replay_engine.tables import Verdict
 from replay_engine.totals import RunTotals
 from replay_engine.types import BatchPlan, EventSink, IterationResult
 
@@ -21,14 +22,16 @@ EventMode = Literal["none", "outcomes", "full"]
 _STORED = {
     "none": frozenset[str](),
     "outcomes": frozenset({"outcomes"}),
-    "full": frozenset({"iterations", "prefill_entries", "spans", "outcomes", "preemptions"}),
+    "full": frozenset({"iterations", "prefill_entries", "spans", "outcomes", "preemptions", "decisions"}),
 }
 
 
 class Recorder:
     """Rows out, totals kept. ``sink`` gets the tables of ``mode``; totals are counted in every mode."""
 
-    __slots__ = ("_entries", "_on_chunk", "_sink", "_stored", "_usable", "gaps", "iteration_rows", "spans", "totals")
+    __slots__ = (
+        "_decisions", "_entries", "_on_chunk", "_sink", "_stored", "_usable", "gaps", "iteration_rows", "spans", "totals",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -51,6 +54,7 @@ class Recorder:
         )
         self.iteration_rows = RowBuffer("iterations", self._deliver)
         self._entries = RowBuffer("prefill_entries", self._deliver) if mode == "full" else None
+        self._decisions = RowBuffer("decisions", self._deliver) if mode == "full" else None
         self.gaps = GapClock(stall_threshold_ns)
         self.spans = SpanTracker(
             RowBuffer("spans", self._deliver),
@@ -95,9 +99,16 @@ class Recorder:
         )  # fmt: skip
         self.spans.note_refusal(plan.refused_by)
 
+    def decision(self, at: int, request: int, verdict: Verdict) -> None:
+        """Something was decided about a request at ``at`` (ns), outside the engine."""
+        if self._decisions is not None:
+            self._decisions.add(at, verdict.value, verdict.bound, request, verdict.decision, verdict.reason)
+
     def flush(self) -> None:
         """Everything logged so far reaches the sink."""
         self.iteration_rows.flush()
         if self._entries is not None:
             self._entries.flush()
+        if self._decisions is not None:
+            self._decisions.flush()
         self.spans.flush()

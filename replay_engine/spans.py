@@ -22,11 +22,13 @@ _QUEUED, _PREFILL, _WAIT, _DECODE, _STALLED, _PREEMPTED, _SWAPPED, _PAUSED, _TRA
         Phase.transfer, Phase.batch_hold,
     )
 )  # fmt: skip
+_DISPATCH = int(Phase.dispatch)
 _AWAY = {int(Displaced.recompute): _PREEMPTED, int(Displaced.swap): _SWAPPED, int(Displaced.pause): _PAUSED}
 _ENDED = -1
 _EVICTED = int(Displaced.evicted)
 _AFTER_PREEMPTION = int(Refusal.after_preemption)
-_FINISHED = int(RequestState.finished)
+_FINISHED, _TIMED_OUT = int(RequestState.finished), int(RequestState.timed_out)
+_TOO_LATE = int(OutcomeReason.timeout)
 _SET = int(SeqState.DECODE)
 
 
@@ -104,7 +106,7 @@ class SpanTracker:
         if seq.phase == _ENDED:
             return
         if seq.phase == _QUEUED:
-            seq.queue_ns = start - seq.phase_start_ns
+            seq.queue_ns = start - seq.request.arrival_ns
             seq.phase_reason = self._refused_before
         if seq.phase in (_PAUSED, _SWAPPED):
             away = self._open[seq.index]
@@ -214,20 +216,23 @@ class SpanTracker:
                 continue
             self._close(seq, it, at)
             seq.phase = _ENDED
-            seq.first_token_ns = at
+            seq.first_token_ns = seq.last_token_ns = at
             seq.max_gap_ns = 0 if seq.output_limit > 1 else -1
             seq.stalled_ns = 0
             self._outcome(seq, at)
 
     def _outcome(self, seq: Sequence, end: int) -> None:
         outputs = seq.output_limit
-        arrival, first = seq.request.arrival_ns, seq.first_token_ns
+        request = seq.request
+        arrival, first = request.arrival_ns, seq.first_token_ns
+        late = end > request.expires_ns
         tpot = (end - first) / (outputs - 1) if outputs > 1 else _NAN
         gap = seq.max_gap_ns
         stalled = seq.stalled_ns if self._gaps.threshold is not None else -1
         self._outcomes.add(
-            seq.queue_ns, first - arrival, tpot, end - arrival, gap, stalled, arrival, end, seq.index, seq.prompt_tokens, outputs,
-            seq.num_preemptions, seq.recomputed_tokens, seq.cached_tokens, _FINISHED, 0,
+            seq.queue_ns, first - arrival, tpot, -1 if late else end - arrival, gap, stalled, arrival, end, seq.index,
+            seq.prompt_tokens, outputs, seq.num_preemptions, seq.recomputed_tokens, seq.cached_tokens,
+            _TIMED_OUT if late else _FINISHED, _TOO_LATE if late else 0, request.degraded,
         )  # fmt: skip
 
     def end_early(self, seq: Sequence, at: int, it: int, state: RequestState, reason: OutcomeReason, outputs: int) -> None:
@@ -247,12 +252,17 @@ class SpanTracker:
         stalled = seq.stalled_ns if self._gaps.threshold is not None else -1
         self._outcomes.add(
             seq.queue_ns, ttft, tpot, -1, seq.max_gap_ns, stalled, arrival, last, seq.index, seq.prompt_tokens, outputs,
-            seq.num_preemptions, seq.recomputed_tokens, seq.cached_tokens, int(state), int(reason),
+            seq.num_preemptions, seq.recomputed_tokens, seq.cached_tokens, int(state), int(reason), seq.request.degraded,
         )  # fmt: skip
 
     def never_started(self, index: int, arrival: int, prompt: int, state: RequestState, reason: OutcomeReason) -> None:
         """A request that no engine ever saw."""
-        self._outcomes.add(-1, -1, _NAN, -1, -1, -1, arrival, -1, index, prompt, 0, 0, 0, -1, int(state), int(reason))
+        self._outcomes.add(-1, -1, _NAN, -1, -1, -1, arrival, -1, index, prompt, 0, 0, 0, -1, int(state), int(reason), False)
+
+    def dispatched(self, index: int, arrival: int, at: int) -> None:
+        """The client held a request back from its arrival to ``at``."""
+        if self.keep_spans:
+            self._spans.add(-1, -1, arrival, at, index, _DISPATCH, 0)
 
 
 _NAN = float("nan")

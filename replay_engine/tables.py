@@ -7,12 +7,27 @@ and handed to the store once, as constants. Unknown integers are -1 here and NUL
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 
 from replay_engine.types import Displaced, Phase, Refusal, RequestState
 
-__all__ = ["ENUMS", "ITERATIONS", "NULLABLE", "OUTCOMES", "PREEMPTIONS", "PREFILL_ENTRIES", "SPANS", "TABLES", "row_format"]
+__all__ = [
+    "DECISIONS",
+    "ENUMS",
+    "ITERATIONS",
+    "NULLABLE",
+    "OUTCOMES",
+    "PREEMPTIONS",
+    "PREFILL_ENTRIES",
+    "SPANS",
+    "TABLES",
+    "Decision",
+    "OutcomeReason",
+    "Verdict",
+    "row_format",
+]
 
 ITERATIONS = np.dtype(
     [
@@ -76,6 +91,7 @@ OUTCOMES = np.dtype(
         ("cached_tokens", "<i4"),
         ("state", "<i4"),
         ("reason", "<i4"),
+        ("degraded", "|b1"),
     ]
 )
 
@@ -95,23 +111,60 @@ PREEMPTIONS = np.dtype(
     ]
 )
 
+DECISIONS = np.dtype(
+    [("at_ns", "<i8"), ("value", "<i8"), ("bound", "<i8"), ("request", "<i4"), ("decision", "<i4"), ("reason", "<i4")]
+)
+"""``value`` is what was seen, ``bound`` what it was held against, both in the reason's unit (``OutcomeReason``)."""
+
 TABLES: dict[str, np.dtype[np.void]] = {
     "iterations": ITERATIONS,
     "prefill_entries": PREFILL_ENTRIES,
     "spans": SPANS,
     "outcomes": OUTCOMES,
     "preemptions": PREEMPTIONS,
+    "decisions": DECISIONS,
 }
 
 
 class OutcomeReason(IntEnum):
-    """Why a request did not finish. Codes are stored; append only."""
+    """Why a request did not finish, or why the front door decided as it did. Codes are stored; append only."""
 
     none = 0
-    prompt_too_long = 1
+    prompt_too_long = 1  # tokens; it leaves no room for one output token
     no_progress = 2
     client_cancelled = 3
     interrupted = 4
+    prompt_limit = 5  # tokens
+    expected_limit = 6  # tokens of output
+    queue_requests = 7  # requests waiting
+    queue_tokens = 8  # tokens waiting, this request's included
+    kv_use = 9  # blocks
+    ttft_unreachable = 10  # ns from arrival to the earliest first token
+    quota_tokens = 11  # tokens asked for, tokens left
+    quota_concurrent = 12  # requests of the tenant
+    queue_timeout = 13  # ns since arrival
+    timeout = 14  # ns since arrival
+    client_slot = 15  # ns held back, requests in flight
+
+
+class Decision(IntEnum):
+    """What was decided about a request outside the engine. Codes are stored; append only."""
+
+    admit = 0
+    reject = 1
+    degrade = 2
+    route = 3
+    hold = 4  # by the client; the row is written when it lets go
+    give_up = 5
+
+
+class Verdict(NamedTuple):
+    """A decision with its reason (codes), what was seen, and what it was held against; -1 where nothing was compared."""
+
+    decision: Decision
+    reason: OutcomeReason = OutcomeReason.none
+    value: int = -1
+    bound: int = -1
 
 
 ENUMS: dict[tuple[str, str], list[str]] = {
@@ -121,6 +174,8 @@ ENUMS: dict[tuple[str, str], list[str]] = {
     ("outcomes", "state"): [s.name for s in RequestState],
     ("outcomes", "reason"): [r.name for r in OutcomeReason],
     ("preemptions", "kind"): [d.name for d in Displaced],
+    ("decisions", "decision"): [d.name for d in Decision],
+    ("decisions", "reason"): [r.name for r in OutcomeReason],
 }
 """Columns whose codes stand for names; the store shows the names."""
 
@@ -132,10 +187,11 @@ NULLABLE: dict[str, frozenset[str]] = {
         {"queue_ns", "ttft_ns", "tpot_ns", "e2e_ns", "max_gap_ns", "stalled_ns", "last_token_ns", "cached_tokens"}
     ),
     "preemptions": frozenset({"resumed_iteration", "resumed_ns", "restored_ns"}),
+    "decisions": frozenset({"value", "bound"}),
 }
 """Columns in which -1 (NaN for floats) means unknown."""
 
-_CODES = {"<i8": "q", "<i4": "i", "<i2": "h", "<f8": "d"}
+_CODES = {"<i8": "q", "<i4": "i", "<i2": "h", "<f8": "d", "|b1": "?"}
 
 
 def row_format(dtype: np.dtype[np.void]) -> str:

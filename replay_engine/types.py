@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "NEVER",
     "BatchPlan",
     "Displaced",
     "EventSink",
@@ -33,6 +34,9 @@ __all__ = [
     "SeqState",
     "Sequence",
 ]
+
+NEVER = 1 << 62
+"""Later than any event, in ns."""
 
 
 class Refusal(IntEnum):
@@ -149,6 +153,10 @@ class Request:
     ``cancel_ns`` and ``deadline_ns`` count from its release. At the release all three become moments."""
     think_ns: int = 0
     """Time between the parent's completion and the release."""
+    degraded: bool = False
+    """The front door cut the answer."""
+    expires_ns: int = NEVER
+    """A last token after this moment comes too late: the request has timed out."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -63,6 +63,7 @@ def explain(con: DuckDBPyConnection, run: int, request: int) -> Row:
         "parts": parts,
         "longest_gaps": gaps,
         "preemptions": preemptions,
+        "decisions": _decisions(con, run, request),
         "check": _check(spans, outcome),
     }
 
@@ -105,6 +106,16 @@ def _entries(con: DuckDBPyConnection, run: int, replica: int, request: int) -> l
         "SELECT iteration, query_len, kv_len, recompute FROM prefill_entries"
         " WHERE run = ? AND replica = ? AND request = ? ORDER BY iteration",
         [run, replica, request],
+    )
+
+
+def _decisions(con: DuckDBPyConnection, run: int, request: int) -> list[Row]:
+    """What was decided about the request before it reached an engine, or outside of it."""
+    return _rows(
+        con,
+        "SELECT at_ns, decision::VARCHAR AS decision, reason::VARCHAR AS reason, value, bound FROM decisions"
+        " WHERE run = ? AND request = ? ORDER BY at_ns",
+        [run, request],
     )
 
 

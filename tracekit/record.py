@@ -54,7 +54,6 @@ class RunRecord:
                 "budget": config.token_budget, "kv_total": config.usable_blocks, "paused": 0, "swapped": 0, "mode": "simulated",
                 "padded_tokens": 0,
             },
-            "outcomes": {"degraded": False},
         }  # fmt: skip
         self._spool = SpoolSink(store.spool_folder, self._row, constants=constants, events=setup.events)
         self._memory = MemorySink() if setup.events == "none" else None
@@ -109,7 +108,7 @@ class RunRecord:
             written_block_ns=self._written(outcomes),
             accept_degraded=setup.accept_degraded,
             arrival_window_ns=source.window_ns,
-            arrivals_depend=source.parent is not None,
+            arrivals_depend=source.parent is not None or self._by_slot(),
             gaps=self._gaps(outcomes),
             stall_threshold_ns=self.stall_threshold_ns,
             stall_rule=self._stall_rule,
@@ -132,26 +131,37 @@ class RunRecord:
         source = self._setup.source
         if source.deadline_ns is None:
             return None
-        # a request with a parent has it from its release on already
-        begin = source.arrival_ns if source.parent is None else np.where(source.parent < 0, source.arrival_ns, 0)
-        return np.where(source.deadline_ns < 0, -1, source.deadline_ns - begin)
+        return np.where(source.deadline_ns < 0, -1, source.deadline_ns - self._begin())
+
+    def _begin(self) -> npt.NDArray[np.int64]:
+        """What to take off the source's cancels and deadlines: the arrival; a turn's count from its release already."""
+        source = self._setup.source
+        return source.arrival_ns if source.parent is None else np.where(source.parent < 0, source.arrival_ns, 0)
+
+    def _by_slot(self) -> bool:
+        """Whether a request arrives when the client has a slot for it."""
+        client = self._setup.policy.rules.client
+        return client.max_in_flight is not None and client.arrival == "slot"
 
     def _cancels(self, outcomes: npt.NDArray[np.void]) -> npt.NDArray[np.int64] | None:
-        """When the client gives up, on the engine clock; -1 for never, and for a request that was never released."""
+        """When the client gives up, on the engine clock; -1 for never, and for a request that was never released. It stays as
+        long after the arrival as in the trace, wherever that moves.
+        """
         source = self._setup.source
-        if source.cancel_ns is None or source.parent is None:
+        if source.cancel_ns is None or (source.parent is None and not self._by_slot()):
             return source.cancel_ns
         released = np.full(source.total, -1, np.int64)
         released[outcomes["request"]] = outcomes["arrival_ns"]
-        later = np.where((source.cancel_ns < 0) | (released < 0), -1, released + source.cancel_ns)
-        return np.where(source.parent < 0, source.cancel_ns, later)
+        unknown = (source.cancel_ns < 0) | (released < 0)
+        return np.where(unknown, -1, released + source.cancel_ns - self._begin())
 
     def _degraded(self, outcomes: npt.NDArray[np.void]) -> npt.NDArray[np.bool_] | None:
         """Per request, where the front door can cut answers."""
-        if "degraded" not in (outcomes.dtype.names or ()):
+        door = self._setup.policy.rules.front_door
+        if door.degrade_above_kv is None and door.degrade_above_queue is None:
             return None
         cut = np.zeros(self._setup.source.total, np.bool_)
-        cut[outcomes["request"]] = outcomes["degraded"] > 0
+        cut[outcomes["request"]] = outcomes["degraded"]
         return cut
 
     def _written(self, outcomes: npt.NDArray[np.void]) -> float | None:

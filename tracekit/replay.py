@@ -16,12 +16,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from replay_engine.config import ConfigError
+from replay_engine.front_door import DoorFacts
 from replay_engine.loop import Replay
 from replay_engine.policy import Policy, build_policy
 from replay_engine.profile import DEFAULT_PROFILE, Profile, load_profile
 from replay_engine.rules import Rules
 from replay_engine.simulator import SimExecutor
 from replay_engine.totals import RunTotals
+from tracekit.door_facts import door_facts, door_notes
 from tracekit.errors import TracekitError, UsageError, shown
 from tracekit.jobs import Job
 from tracekit.metrics import SloTable, parse_goodput, parse_slo
@@ -66,6 +68,7 @@ class Setup:
     events: str
     accept_degraded: bool
     warmup_ns: int
+    facts: DoorFacts
 
 
 def replay(
@@ -162,9 +165,12 @@ def _prepare(store: Store, given: dict[str, Any], tell: Say) -> Setup:
         source = TraceSource.from_database(con, trace, part)
     for line in slice_lines(source):
         tell(line)
+    for note in door_notes(policy, source):
+        tell(f"policy: {note}")
     return Setup(
         profile=profile, policy=policy, slo=slo, source=source, trace=trace, trace_name=trace_name, lead_in_ns=part.lead_in_ns,
         seed=given["seed"], events=given["events"], accept_degraded=given["accept_degraded"], warmup_ns=warmup_ns,
+        facts=door_facts(policy, profile, slo, source),
     )  # fmt: skip
 
 
@@ -237,7 +243,8 @@ def _simulate(setup: Setup, record: RunRecord, job: Job, progress: Progress | No
 
     run = Replay(
         setup.source, config, executor, record.sink, mode="full" if setup.events == "full" else "outcomes",
-        stall_threshold_ns=record.stall_threshold_ns, on_chunk=on_chunk, rules=rules, kv_block_bytes=block_bytes(setup),
+        stall_threshold_ns=record.stall_threshold_ns, on_chunk=on_chunk, rules=rules, facts=setup.facts,
+        kv_block_bytes=block_bytes(setup),
     )  # fmt: skip
     with _quiet_gc():
         state = run.run()

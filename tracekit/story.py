@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tracekit.metrics.wording import printable, share, span_text
+from tracekit.metrics.wording import count, printable, share, span_text
 
 __all__ = ["render_explain"]
 
 Part = Mapping[str, Any]
+_DECISIONS = {
+    "admit": "let in", "reject": "turned away", "degrade": "let in, its answer cut", "hold": "held back by the client, sent",
+    "give_up": "given up",
+}  # fmt: skip
+_TIMES = ("ttft_unreachable", "queue_timeout", "timeout")
+"""Reasons whose figures are times."""
 _REASONS = {
     "under_way": "iteration already under way",
     "none": "nobody refused: others were being admitted",
@@ -20,6 +26,7 @@ def render_explain(story: Mapping[str, Any]) -> str:
     """Plain text; print it without interpreting markup."""
     lines = [*_head(story), ""]
     arrival = story["outcome"]["arrival_ns"]
+    lines += [f"Before the engine: {_decision_text(row, arrival)}" for row in story["decisions"]]
     for part in story["parts"]:
         lines += _part_lines(part, arrival)
     if story["longest_gaps"]:
@@ -27,6 +34,19 @@ def render_explain(story: Mapping[str, Any]) -> str:
         lines += [f"  {line}" for gap in story["longest_gaps"] for line in _gap_lines(gap)]
     lines += _preemption_lines(story["preemptions"])
     return "\n".join([*lines, "", *_check_lines(story)]) + "\n"
+
+
+def _decision_text(row: Mapping[str, Any], arrival: int) -> str:
+    what = _DECISIONS.get(row["decision"], row["decision"])
+    text = f"{what} at +{span_text(max(row['at_ns'] - arrival, 0))}"
+    if row["reason"] == "none":
+        return text
+    if row["reason"] == "client_slot":
+        return f"{text}: {span_text(row['value'])} for one of its {row['bound']:,} slots"
+    if row["value"] is None:
+        return f"{text}: {row['reason']}"
+    show = span_text if row["reason"] in _TIMES else count
+    return f"{text}: {row['reason']}, {show(row['value'])} against {show(row['bound'])}"
 
 
 def _time(ns: int | None) -> str:

@@ -8,7 +8,16 @@ import duckdb
 import numpy as np
 import pytest
 
-from replay_engine.tables import ITERATIONS, OUTCOMES, PREEMPTIONS, PREFILL_ENTRIES, SPANS
+from replay_engine.tables import (
+    DECISIONS,
+    ITERATIONS,
+    OUTCOMES,
+    PREEMPTIONS,
+    PREFILL_ENTRIES,
+    SPANS,
+    Decision,
+    OutcomeReason,
+)
 from replay_engine.types import Phase, Refusal
 from tests.metrics.runs import database
 from tracekit.errors import UsageError
@@ -43,8 +52,17 @@ def tables() -> duckdb.DuckDBPyConnection:
     outcome = np.zeros(2, OUTCOMES)
     outcome["request"] = [5, 6]
     outcome["arrival_ns"] = 5
-    outcome[0] = (25, 45, 45.0, 135, 70, 0, 5, 140, 5, 84, 3, 0, 0, 0, 0, 0)
-    outcome[1] = (-1, -1, np.nan, -1, -1, -1, 9, -1, 6, 10**6, 0, 0, 0, -1, 1, 1)
+    outcome[0] = (25, 45, 45.0, 135, 70, 0, 5, 140, 5, 84, 3, 0, 0, 0, 0, 0, False)
+    outcome[1] = (-1, -1, np.nan, -1, -1, -1, 9, -1, 6, 10**6, 0, 0, 0, -1, 1, 1, False)
+    decisions = np.array(
+        [
+            (12, 3, 2, 5, Decision.hold, OutcomeReason.client_slot),
+            (12, -1, -1, 5, Decision.admit, 0),
+            (9, 8, 6, 6, Decision.reject, OutcomeReason.queue_requests),
+            (9, 2000, 1500, 6, Decision.reject, OutcomeReason.ttft_unreachable),
+        ],
+        DECISIONS,
+    )
     return database(
         {
             "iterations": iterations,
@@ -52,6 +70,7 @@ def tables() -> duckdb.DuckDBPyConnection:
             "prefill_entries": entries,
             "outcomes": outcome,
             "preemptions": np.zeros(0, PREEMPTIONS),
+            "decisions": decisions,
         }
     )
 
@@ -113,6 +132,11 @@ def test_the_text_tells_it_all() -> None:
 def test_a_rejected_request_has_a_short_story() -> None:
     text = render_explain(explain(tables(), 1, 6))
     assert "rejected (prompt too long)" in text
+    assert "Before the engine: turned away at +0 ns: queue_requests, 8 against 6" in text
+    assert "ttft_unreachable, 2 us against 1.5 us" in text
+    held = render_explain(explain(tables(), 1, 5))
+    assert "Before the engine: held back by the client, sent at +7 ns: 3 ns for one of its 2 slots" in held
+    assert "Before the engine: let in at +7 ns\n" in held
 
 
 def test_what_cannot_be_told_is_one_line() -> None:

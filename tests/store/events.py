@@ -9,7 +9,10 @@ from replay_engine.tables import NULLABLE, TABLES
 from tracekit.store import SpoolSink, Store
 
 CODED = {("iterations", "head_refused_by"): 17, ("spans", "phase"): 15, ("spans", "reason"): 17}
-SMALL = {("outcomes", "state"): 6, ("outcomes", "reason"): 5}
+SMALL = {
+    ("outcomes", "state"): 6, ("outcomes", "reason"): 5, ("preemptions", "kind"): 4, ("decisions", "decision"): 6,
+    ("decisions", "reason"): 16,
+}  # fmt: skip
 
 
 def event_rows(table: str, count: int, first: int = 0) -> npt.NDArray[np.void]:

@@ -44,9 +44,9 @@ def test_removed_runs_are_gone_and_their_numbers_stay_used(store: Store) -> None
     for name in ("a", "b", "c"):
         commit(store, name, 20)
     gone = remove_runs(store, [1, 3])
-    assert (gone.runs, gone.events) == ([1, 3], 2 * 5 * 20)
+    assert (gone.runs, gone.events) == ([1, 3], 2 * len(schema.EVENT_TABLES) * 20)
     assert [run["name"] for run in list_runs(store)] == ["b"]
-    assert run_rows(store) == {2: dict.fromkeys(("iterations", "prefill_entries", "spans", "outcomes", "preemptions"), 20)}
+    assert run_rows(store) == {2: dict.fromkeys(schema.EVENT_TABLES, 20)}
     assert commit(store, "d") == 4
     with pytest.raises(UsageError, match="run 3: no such run"):
         remove_runs(store, [2, 3])
@@ -147,3 +147,29 @@ def test_an_older_file_is_brought_up_to_date_by_whoever_opens_it(store: Store, m
     reopened = Store(store.path)
     assert sql(reopened, "SELECT name, cost FROM runs").rows == [("old", None)]
     assert commit(reopened, "new") == 2
+
+
+def test_rows_of_an_older_file_stay_and_new_ones_fit(store: Store) -> None:
+    """A file from before decisions, reasons for them, and a few columns."""
+    commit(store, "old")
+    with duckdb.connect(str(store.path)) as con:
+        for table in ("outcomes", "preemptions", "decisions", "spans", "iterations", "prefill_entries"):
+            con.execute(f"DROP VIEW IF EXISTS {table}_s")
+        con.execute("DROP TABLE decisions; DROP TYPE decision_kind")
+        con.execute("ALTER TABLE preemptions DROP COLUMN link_ns; ALTER TABLE preemptions DROP COLUMN kind")
+        con.execute("DROP TYPE preemption_kind")
+        con.execute("ALTER TABLE outcomes ALTER reason TYPE VARCHAR; DROP TYPE outcome_reason")
+        con.execute("CREATE TYPE outcome_reason AS ENUM "
+                    "('none', 'prompt_too_long', 'no_progress', 'client_cancelled', 'interrupted')")  # fmt: skip
+        con.execute("ALTER TABLE outcomes ALTER reason TYPE outcome_reason")
+        con.execute("UPDATE meta SET value = '1' WHERE key = 'schema_version'")
+        before = con.execute("SELECT * FROM outcomes ORDER BY request").fetchall()
+    reopened = Store(store.path)
+    assert sql(reopened, "SELECT * FROM outcomes ORDER BY request").rows == before
+    assert sql(reopened, "SELECT count(*), count(kind), count(link_s) FROM preemptions_s").rows == [(10, 0, 0)]
+    assert commit(reopened, "new") == 2
+    counts = sql(reopened, "SELECT run, count(kind), sum(link_ns) FROM preemptions GROUP BY run ORDER BY run").rows
+    assert counts == [(1, 0, None), (2, 10, sum(n * 3 + 5 for n in range(10)))]
+    assert sql(reopened, "SELECT count(*), max(reason) FROM decisions WHERE decision = 'reject'").rows == [(2, "queue_requests")]
+    columns = sql(reopened, "SELECT data_type FROM duckdb_columns() WHERE table_name = 'outcomes' AND column_name = 'degraded'")
+    assert columns.rows == [("BOOLEAN",)]

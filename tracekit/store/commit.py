@@ -171,7 +171,8 @@ def _insert_statement(
             picks.append(f'CASE WHEN isnan("{name}") THEN NULL ELSE "{name}" END')
         else:
             picks.append(f'nullif("{name}", -1)')
-    return f"INSERT INTO {table} SELECT {', '.join(picks)} FROM spool_piece", values
+    columns = ", ".join(f'"{name}"' for name in event_columns(table))  # in a migrated file they stand in another order
+    return f"INSERT INTO {table} ({columns}) SELECT {', '.join(picks)} FROM spool_piece", values
 
 
 def _arrow_piece(table: str, columns: Mapping[str, npt.NDArray[Any]], lookup: pa.Table | None) -> pa.Table:

@@ -6,7 +6,7 @@ constant within a run, then the rows' own. They have no keys or indexes: rows ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,6 +40,8 @@ ENUM_TYPES: dict[tuple[str, str], str] = {
     ("outcomes", "state"): "request_state",
     ("outcomes", "reason"): "outcome_reason",
     ("preemptions", "kind"): "preemption_kind",
+    ("decisions", "decision"): "decision_kind",
+    ("decisions", "reason"): "outcome_reason",
 }
 """SQL type of each coded column; its values are the names in ``replay_engine.tables.ENUMS``."""
 
@@ -54,8 +56,9 @@ CONSTANTS: dict[str, dict[str, str]] = {
     },
     "prefill_entries": {},
     "spans": {},
-    "outcomes": {"degraded": "BOOLEAN"},
+    "outcomes": {},
     "preemptions": {},
+    "decisions": {},
 }
 """Columns with one value for a whole run (name -> SQL type), handed over with the spool's header; NULL where not given."""
 
@@ -87,7 +90,7 @@ RUN_COLUMNS: dict[str, str] = {
 }
 """``runs``: one row per run. ``spool`` names the folder it came from, so that no spool is committed twice."""
 
-_SQL_TYPES = {"<i8": "BIGINT", "<i4": "INTEGER", "<i2": "SMALLINT", "<f8": "DOUBLE"}
+_SQL_TYPES = {"<i8": "BIGINT", "<i4": "INTEGER", "<i2": "SMALLINT", "<f8": "DOUBLE", "|b1": "BOOLEAN"}
 
 
 def event_columns(table: str) -> dict[str, str]:
@@ -109,12 +112,21 @@ def _columns_sql(columns: dict[str, str]) -> str:
     return ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
 
 
+def _enums() -> dict[str, list[str]]:
+    """The names of each SQL type."""
+    return {kind: ENUMS[key] for key, kind in ENUM_TYPES.items()}
+
+
+def _create_type(kind: str, names: list[str]) -> str:
+    listed = ", ".join(f"'{name}'" for name in names)
+    return f"CREATE TYPE {kind} AS ENUM ({listed})"
+
+
 def _create_runs(con: DuckDBPyConnection) -> None:
     """Version 1: runs and their events."""
     con.execute("CREATE TABLE meta (key VARCHAR PRIMARY KEY, value VARCHAR NOT NULL)")
-    for key, kind in {kind: key for key, kind in ENUM_TYPES.items()}.items():
-        names = ", ".join(f"'{name}'" for name in ENUMS[kind])
-        con.execute(f"CREATE TYPE {key} AS ENUM ({names})")
+    for kind, names in _enums().items():
+        con.execute(_create_type(kind, names))
     con.execute(f"CREATE TABLE runs ({_columns_sql(RUN_COLUMNS)})")
     for table in EVENT_TABLES:
         con.execute(f"CREATE TABLE {table} ({_columns_sql(event_columns(table))})")
@@ -122,8 +134,51 @@ def _create_runs(con: DuckDBPyConnection) -> None:
             con.execute(_seconds_view(table))
 
 
-MIGRATIONS: tuple[Callable[[DuckDBPyConnection], None], ...] = (_create_runs,)
-"""Step ``i`` brings a database from schema version ``i`` to ``i + 1``; append only."""
+_COLUMNS = (
+    "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE database_name = current_database() AND NOT internal"
+)
+_TYPES = (
+    "SELECT type_name, labels FROM duckdb_types()"
+    " WHERE database_name = current_database() AND logical_type = 'ENUM' AND NOT internal"
+)
+
+
+def _follow_layouts(con: DuckDBPyConnection) -> None:
+    """A later version: whatever the rows have gained since the file was made. Rows written before have NULL there."""
+    there: dict[str, dict[str, str]] = {}
+    for table, name, kind in con.execute(_COLUMNS).fetchall():
+        there.setdefault(table, {})[name] = kind
+    for table in EVENT_TABLES:
+        con.execute(f"DROP VIEW IF EXISTS {table}_s")
+    _extend_types(con, there)
+    for table in EVENT_TABLES:
+        columns = event_columns(table)
+        con.execute(f"CREATE TABLE IF NOT EXISTS {table} ({_columns_sql(columns)})")
+        for name, kind in columns.items():
+            if table in there and name not in there[table]:
+                con.execute(f'ALTER TABLE {table} ADD COLUMN "{name}" {kind}')
+        if any(name.endswith("_ns") for name in columns):
+            con.execute(_seconds_view(table))
+
+
+def _extend_types(con: DuckDBPyConnection, there: Mapping[str, Mapping[str, str]]) -> None:
+    """Types whose names have become more. A type cannot change while columns use it: they are text in between."""
+    known = dict(con.execute(_TYPES).fetchall())
+    for kind, names in _enums().items():
+        if known.get(kind) == names:
+            continue
+        users = [key for key, own in ENUM_TYPES.items() if own == kind and key[1] in there.get(key[0], ())]
+        for table, column in users:
+            con.execute(f'ALTER TABLE {table} ALTER "{column}" TYPE VARCHAR')
+        con.execute(f"DROP TYPE IF EXISTS {kind}")
+        con.execute(_create_type(kind, names))
+        for table, column in users:
+            con.execute(f'ALTER TABLE {table} ALTER "{column}" TYPE {kind}')
+
+
+MIGRATIONS: tuple[Callable[[DuckDBPyConnection], None], ...] = (_create_runs, _follow_layouts)
+"""Step ``i`` brings a database from schema version ``i`` to ``i + 1``; append only. Append ``_follow_layouts`` again whenever a
+row layout or a list of names grows."""
 
 SCHEMA_VERSION = len(MIGRATIONS)
 

@@ -1,0 +1,117 @@
+"""What the front door knows beforehand: the output length to expect, and the earliest first token."""
+
+from __future__ import annotations
+
+import math
+
+from replay_engine.config import SchedulerConfig
+from replay_engine.profile import Latency
+from replay_engine.rules import FrontDoorRules
+from replay_engine.types import Request
+
+__all__ = ["UNKNOWN_OUTPUT", "ExpectedOutput", "FirstTokenBound", "LengthQuantile", "least_prefill"]
+
+UNKNOWN_OUTPUT = 256
+"""Tokens expected of a request of which nothing is known, before anything has finished."""
+
+
+class LengthQuantile:
+    """The ``share`` quantile of whole lengths up to ``longest``: the smallest length that at least this share of them do not
+    exceed.
+
+    Exact and deterministic; a Fenwick tree of counts makes both a new length and the question cost O(log longest).
+    """
+
+    __slots__ = ("_count", "_share", "_top", "_tree")
+
+    def __init__(self, share: float, longest: int) -> None:
+        self._share = share
+        self._top = 1 << max(longest, 1).bit_length()
+        self._tree = [0] * (self._top + 1)
+        self._count = 0
+
+    def add(self, length: int) -> None:
+        """One more length, from 1 to ``longest``."""
+        self._count += 1
+        at, tree = length, self._tree
+        while at <= self._top:
+            tree[at] += 1
+            at += at & -at
+
+    def value(self) -> int | None:
+        """The quantile, ``None`` while nothing was added."""
+        if not self._count:
+            return None
+        rest = max(math.ceil(self._share * self._count), 1)
+        at, step, tree = 0, self._top, self._tree
+        while step:
+            if at + step <= self._top and tree[at + step] < rest:
+                at += step
+                rest -= tree[at]
+            step >>= 1
+        return at + 1
+
+
+class ExpectedOutput:
+    """The output length to expect of a request, by ``front_door.expected``; never more than its ``max_tokens``, or than fits
+    the model.
+
+    ``max_tokens`` that are not known, and a prediction that is not there, give way to the next of: the trace's prediction, the
+    quantile of the outputs finished so far, ``UNKNOWN_OUTPUT``.
+    """
+
+    __slots__ = ("_longest", "_quantile", "_source")
+
+    def __init__(self, rules: FrontDoorRules, longest: int) -> None:
+        self._source = rules.expected
+        self._longest = longest
+        self._quantile = LengthQuantile(rules.expected_quantile, longest)
+
+    def learn(self, tokens: int) -> None:
+        """An answer of ``tokens`` is complete."""
+        self._quantile.add(tokens)
+
+    def of(self, request: Request) -> int:
+        """Tokens, at least 1."""
+        most = self._longest - request.prompt_tokens
+        if request.max_tokens is not None:
+            most = min(most, request.max_tokens)
+            if self._source == "max_tokens":
+                return max(most, 1)
+        guess = request.predicted_tokens if self._source != "quantile" else None
+        if guess is None:
+            guess = self._quantile.value()
+        return max(min(UNKNOWN_OUTPUT if guess is None else guess, most), 1)
+
+
+def least_prefill(request: Request, *, caching: bool) -> int:
+    """Prompt tokens the engine computes even if the prefix cache holds everything another request may have left there."""
+    prefix = request.prefix
+    cached = 0 if prefix is None or not caching else prefix.shared_blocks * prefix.block_tokens
+    return max(request.prompt_tokens - cached, 1)
+
+
+class FirstTokenBound:
+    """The earliest first token behind ``tokens`` of prefill: full iterations of the token budget, each at the profile's cost of
+    its tokens. Attention, decodes beside it and refusals only add to it, so that what is hopeless by it is hopeless. ``once``:
+    the host time is paid once a batch and left out.
+    """
+
+    __slots__ = ("_asynchronous", "_budget", "_full", "_host_ns", "_latency")
+
+    def __init__(self, latency: Latency, config: SchedulerConfig, *, once: bool) -> None:
+        self._latency = latency
+        self._budget = config.token_budget
+        self._host_ns = 0.0 if once else latency.h0_ns
+        self._asynchronous = config.async_scheduling
+        self._full = self._iteration(self._budget)
+
+    def ns(self, tokens: int) -> int:
+        """Nanoseconds to compute ``tokens`` of prefill."""
+        full, rest = divmod(tokens, self._budget)
+        return int(full * self._full + (self._iteration(rest) if rest else 0))
+
+    def _iteration(self, tokens: int) -> float:
+        latency = self._latency
+        device = max(latency.floor_ns, latency.a_ns + latency.b_ns * tokens)
+        return max(device, self._host_ns) if self._asynchronous else device + self._host_ns

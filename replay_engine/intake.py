@@ -1,0 +1,200 @@
+"""Everything between the calendar and the scheduler: requests come through client and front door, and some leave early."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+
+from replay_engine.arrivals import Calendar, EventKind
+from replay_engine.front_door import DoorFacts, FrontDoor
+from replay_engine.held_back import HeldBack
+from replay_engine.queue_view import QueueView
+from replay_engine.recorder import Recorder
+from replay_engine.rules import Rules
+from replay_engine.scheduler import Scheduler
+from replay_engine.tables import Decision, OutcomeReason, Verdict
+from replay_engine.types import Request, RequestState, SeqState, Sequence
+
+__all__ = ["Intake"]
+
+_WAIT, _DECODE, _DRAIN = int(SeqState.WAIT), int(SeqState.DECODE), int(SeqState.DRAIN)
+_ENDS = {
+    EventKind.cancel: (RequestState.cancelled, OutcomeReason.client_cancelled),
+    EventKind.queue_timeout: (RequestState.timed_out, OutcomeReason.queue_timeout),
+    EventKind.timeout: (RequestState.timed_out, OutcomeReason.timeout),
+}
+
+
+class Intake:
+    """Carries out what is due. ``live`` are the requests in the engine.
+
+    A request that has waited in vain ends at the very moment of its cancel or timeout; one that is being computed at the next
+    iteration boundary, when the engine notices. A last token that comes after the timeout finds nobody: the request has timed
+    out.
+    """
+
+    __slots__ = (
+        "_calendar", "_front_door", "_held", "_lag", "_queue_timeout_ns", "_recorder", "_scheduler", "_timeout_ns", "_view",
+        "live",
+    )  # fmt: skip
+
+    def __init__(
+        self, calendar: Calendar, scheduler: Scheduler, recorder: Recorder, rules: Rules, facts: DoorFacts
+    ) -> None:
+        config = scheduler.config
+        self._calendar = calendar
+        self._scheduler = scheduler
+        self._recorder = recorder
+        self._lag = int(config.async_scheduling)
+        self._view = QueueView(scheduler, config, rules)
+        self._front_door = FrontDoor(config, rules, facts, self._view)
+        limit = rules.client.max_in_flight
+        self._held = None if limit is None else HeldBack(limit, rules.client)
+        self._queue_timeout_ns = _ns(rules.front_door.queue_timeout_s)
+        self._timeout_ns = _ns(rules.front_door.timeout_s)
+        self.live: dict[int, Sequence] = {}
+
+    def deliver(self, now: int) -> bool:
+        """Everything that is due at ``now`` (ns), in time order. Whether somebody left the engine."""
+        calendar, left = self._calendar, False
+        while calendar.due_ns <= now:
+            if calendar.arrival_ns < calendar.event_ns:
+                request = calendar.pop_arrival()
+                held = self._held
+                if held is None or held.sends(request):
+                    self._watch(request)
+                    self._enter(request, request.arrival_ns)
+                elif held.meant:
+                    self._watch(request)
+            else:
+                at, kind, index = calendar.pop_event()
+                if kind == EventKind.slot:
+                    self._slot_frees(at)
+                else:
+                    left = self._leave(at, kind, index, now) or left
+        if calendar.exhausted and not self._held:
+            self._scheduler.drained()
+        return left
+
+    def retire(self, finished: SequenceOf[Sequence]) -> None:
+        """``finished`` have got their last token."""
+        for seq in finished:
+            self.live.pop(seq.index, None)
+            request, at = seq.request, seq.last_token_ns
+            if at > request.expires_ns:
+                at = request.expires_ns
+                self._give_up(request, at, EventKind.timeout)
+            self._ended(request, at, seq.output_limit)
+
+    def end_all(self, now: int, reason: OutcomeReason) -> None:
+        """The replay stops at ``now``: whoever came and has not ended fails."""
+        for seq in list(self.live.values()):
+            self._end(seq, now, RequestState.failed, reason, self._outputs(seq))
+        self.live.clear()
+        for request in self._held.drain() if self._held is not None else ():
+            self._never_sent(request, max(now, request.arrival_ns), RequestState.failed, reason)
+
+    def _watch(self, request: Request) -> None:
+        """What will happen to a request whose clock has started, if nothing happens before."""
+        calendar, arrival, index = self._calendar, request.arrival_ns, request.index
+        if request.cancel_ns is not None:
+            calendar.add(max(request.cancel_ns, arrival), EventKind.cancel, index)
+        if self._queue_timeout_ns is not None:
+            calendar.add(arrival + self._queue_timeout_ns, EventKind.queue_timeout, index)
+        if self._timeout_ns is not None:
+            request.expires_ns = arrival + self._timeout_ns
+            calendar.add(request.expires_ns, EventKind.timeout, index)
+
+    def _enter(self, request: Request, at: int) -> None:
+        """``request`` comes to the front door at ``at``."""
+        door = self._front_door
+        verdict = door.decide(request, at)
+        if door.active or verdict.decision != Decision.admit:
+            self._recorder.decision(at, request.index, verdict)
+        if verdict.decision == Decision.reject:
+            self._recorder.spans.never_started(
+                request.index, request.arrival_ns, request.prompt_tokens, RequestState.rejected, verdict.reason
+            )
+            if self._held is not None:
+                self._calendar.add(at, EventKind.slot, request.index)
+            return
+        seq = self.live[request.index] = self._scheduler.add(request, self._calendar.keys(request))
+        seq.phase_start_ns = at
+        self._view.came(seq)
+
+    def _slot_frees(self, at: int) -> None:
+        held = self._held
+        request = held.answered() if held is not None else None
+        if held is None or request is None:
+            return
+        waited = at - request.arrival_ns
+        self._recorder.decision(at, request.index, Verdict(Decision.hold, OutcomeReason.client_slot, waited, held.limit))
+        if request.arrival_order is None:
+            request.arrival_order = at
+        if held.meant:
+            self._recorder.spans.dispatched(request.index, request.arrival_ns, at)
+        else:
+            request.arrival_ns = at
+            request.cancel_ns = None if request.cancel_ns is None else request.cancel_ns + waited
+            request.deadline_ns = None if request.deadline_ns is None else request.deadline_ns + waited
+            self._watch(request)
+        self._enter(request, at)
+
+    def _leave(self, at: int, kind: EventKind, index: int, now: int) -> bool:
+        """Somebody gives up on request ``index`` at ``at``, if it has not ended, nor (in a queue timeout) been admitted.
+
+        Whether it left the engine.
+        """
+        state, reason = _ENDS[kind]
+        held = self._held.drop(index) if self._held is not None else None
+        if held is not None:
+            self._give_up(held, at, kind)
+            self._never_sent(held, at, state, reason)
+            return False
+        seq = self.live.get(index)
+        waits = seq is not None and seq.state == _WAIT and seq.cached_tokens < 0
+        if seq is None or (kind == EventKind.queue_timeout and not waits):
+            return False
+        outputs = self._outputs(seq)
+        if not self._scheduler.abort(seq):
+            return False
+        del self.live[index]
+        self._view.left()
+        self._give_up(seq.request, at, kind)
+        self._end(seq, at if waits else now, state, reason, outputs)
+        self._ended(seq.request, at, -1)
+        return True
+
+    def _give_up(self, request: Request, at: int, kind: EventKind) -> None:
+        if kind != EventKind.cancel:
+            allowed = self._timeout_ns if kind == EventKind.timeout else self._queue_timeout_ns
+            waited = at - request.arrival_ns
+            verdict = Verdict(Decision.give_up, _ENDS[kind][1], waited, waited if allowed is None else allowed)
+            self._recorder.decision(at, request.index, verdict)
+
+    def _never_sent(self, request: Request, at: int, state: RequestState, reason: OutcomeReason) -> None:
+        spans = self._recorder.spans
+        spans.dispatched(request.index, request.arrival_ns, at)
+        spans.never_started(request.index, request.arrival_ns, request.prompt_tokens, state, reason)
+
+    def _ended(self, request: Request, at: int, tokens: int) -> None:
+        """A request that was let in has ended: client and front door learn of it when the clock gets there."""
+        if self._held is not None:
+            self._calendar.add(at, EventKind.slot, request.index)
+        if self._front_door.follows:
+            self._front_door.ended(request, at, tokens)
+
+    def _outputs(self, seq: Sequence) -> int:
+        """Output tokens ``seq`` has produced so far; under asynchronous scheduling its next one is on its way."""
+        if seq.first_token_ns < 0:
+            return 0
+        computed = max(self._scheduler.computed(seq), seq.lost_high)
+        under_way = self._lag if seq.state in (_DECODE, _DRAIN) else 0
+        return min(max(computed - seq.prompt_tokens + 1 - under_way, 1), seq.output_limit)
+
+    def _end(self, seq: Sequence, now: int, state: RequestState, reason: OutcomeReason, outputs: int) -> None:
+        at = max(now, seq.phase_start_ns)
+        self._recorder.spans.end_early(seq, at, self._scheduler.state.it - self._lag, state, reason, outputs)
+
+
+def _ns(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1e9)
