@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-__all__ = ["LOADER_VERSION", "LoadReport", "LoadedTrace", "load_trace", "read_trace"]
+__all__ = ["LOADER_VERSION", "LoadReport", "LoadedTrace", "inspect_trace", "load_trace", "read_trace", "report_of"]
 
 DEFAULT = Tolerance()
 LOADER_VERSION = "1"
@@ -58,6 +58,8 @@ class LoadReport:
     ignored_columns: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)
+    times: dict[str, str] = field(default_factory=dict)
+    """How each source column of times was read, and why so (empty for a trace that was loaded before)."""
     wall_s: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
@@ -117,6 +119,17 @@ def read_trace(inputs: Inputs, *, name: str | None = None, mapping: Mapping = No
         report.wall_s = time.perf_counter() - began
         return LoadedTrace(report=report, arrivals=arrivals, extras=None if extras is None else extras.read_all(),
                            runs=_runs_table(arranged, 0))  # fmt: skip
+
+
+def inspect_trace(inputs: Inputs, *, mapping: Mapping = None, fmt: str | None = None, tolerance: Tolerance = DEFAULT,
+                  cached: Cached = None, arrival: str | None = None) -> LoadReport:  # fmt: skip
+    """Read a trace only to see what becomes of it: nothing is kept. Errors: ``InputError``, ``UsageError``."""
+    began = time.perf_counter()
+    with open_sources(inputs) as sources, Stage() as stage:
+        arranged, why = _read(sources, stage, mapping, fmt, tolerance, cached, arrival)
+        report = _report(arranged, sources, None, _stem(sources), _digest(sources, mapping, fmt, tolerance, cached, arrival), why)
+    report.wall_s = time.perf_counter() - began
+    return report
 
 
 def report_of(con: duckdb.DuckDBPyConnection, trace: int) -> LoadReport:
@@ -206,6 +219,7 @@ def _report(arranged: Arranged, sources: list[Source], trace: int | None, name: 
         t0_ns=arranged.t0_ns if facts.absolute else None, block_tokens=facts.block_tokens, obs_clock=facts.obs_clock,
         arrival_kind=facts.arrival_kind or ("absolute" if facts.absolute else "relative"),
         ignored_columns=_told(facts.ignored_columns), warnings=facts.warnings, rejects=stage.rejects,
+        times=facts.times,
     )  # fmt: skip
 
 

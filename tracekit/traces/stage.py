@@ -58,6 +58,9 @@ class Facts:
     ignored_columns: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
+    times: dict[str, str] = field(default_factory=dict)
+    """How each source column of times was read, and why so."""
+
     def warn(self, text: str) -> None:
         if text not in self.warnings:
             self.warnings.append(text)

@@ -19,8 +19,9 @@ from tracekit.traces.units import DATED, bucket, epoch_unit, nanoseconds
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["iso_dates", "number_cells", "time_cells"]
+__all__ = ["NAIVE", "iso_dates", "number_cells", "time_cells"]
 
+NAIVE = "dates without an offset, read as UTC"
 SAMPLE = 10_000
 DAY = 86_400_000_000_000
 SHEET_EPOCH = 25_569
@@ -50,7 +51,7 @@ def time_cells(con: duckdb.DuckDBPyConnection, source: Source, facts: Facts, fie
     if field.unit is None and _mostly(_SHEET, texts):
         facts.warn(f"column {field.source}: read as the day numbers of a spreadsheet, to about 0.1 ms"
                    f" (say {field.column.name}={field.source}:s if they are seconds)")  # fmt: skip
-        _dated(facts, field, False)
+        _dated(facts, field, False, "day numbers of a spreadsheet: from 30000 to 80000, with a fraction")
         return number_cells(field, f"({cell} - {SHEET_EPOCH})", DAY, signed=True, text=cell)
     return _counted(con, source, facts, field, cell, scan)
 
@@ -59,7 +60,8 @@ def _mostly(pattern: re.Pattern[str], texts: list[str]) -> bool:
     return bool(texts) and sum(pattern.match(text) is not None for text in texts) * 2 > len(texts)
 
 
-def _dated(facts: Facts, field: Mapped, zoned: bool) -> None:
+def _dated(facts: Facts, field: Mapped, zoned: bool, how: str = "") -> None:
+    facts.times[field.source] = how or ("dates with an offset" if zoned else NAIVE)
     if field.column.name == "arrival":
         facts.absolute, facts.zone_assumed = True, not zoned
 
@@ -102,8 +104,9 @@ def _year_last(con: duckdb.DuckDBPyConnection, source: Source, facts: Facts, fie
     if day_first == month_first:
         raise InputError("day and month cannot be told apart in these dates", file=source.name, column=field.source,
                          expected="dates as 2025-08-18 12:00:38")  # fmt: skip
-    facts.warn(f"column {field.source}: dates read as {'day, month' if day_first else 'month, day'}, year")
-    _dated(facts, field, False)
+    order = "day, month, year" if day_first else "month, day, year"
+    _dated(facts, field, False, f"dates as {order} without an offset, read as UTC")
+    facts.warn(f"column {field.source}: dates read as {order}")
     day = "%d{0}%m{0}%Y" if day_first else "%m{0}%d{0}%Y"
     layouts = ", ".join(f"'{day.format(pairs[0][2])}{comma} {clock}'" for clock in _CLOCKS for comma in (",", ""))
     name = field.column.name

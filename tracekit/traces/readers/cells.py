@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tracekit.traces.columns import Mapped
 from tracekit.traces.inputs import Source
-from tracekit.traces.readers.cell_times import iso_dates, number_cells, time_cells
+from tracekit.traces.readers.cell_times import NAIVE, iso_dates, number_cells, time_cells
 from tracekit.traces.readers.conversion import ABSENT, Converted
 from tracekit.traces.stage import Facts
 from tracekit.traces.units import duration_unit, nanoseconds
@@ -34,6 +34,7 @@ def convert(con: duckdb.DuckDBPyConnection, source: Source, facts: Facts, fields
         cell, kind = cells[field.column.name], field.column.kind
         if kind == "time" and dates is not None:
             facts.absolute, facts.zone_assumed = True, not dates
+            facts.times[field.source] = f"dates with the offset {dates}" if dates else NAIVE
             out.append(iso_dates(field, cell, dates))
         elif kind == "time":
             out.append(time_cells(con, source, facts, field, cell, scan))

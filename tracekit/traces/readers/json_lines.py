@@ -6,7 +6,6 @@ A block that does not parse as a whole is parsed line by line, so that the bad l
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -16,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from tracekit.errors import InputError
-from tracekit.traces.columns import UNITS, Mapped
+from tracekit.traces.columns import Mapped
 from tracekit.traces.inputs import Source
 from tracekit.traces.readers import json_values
 from tracekit.traces.readers.json_prefix import Prefix, check_prefix
+from tracekit.traces.readers.json_times import Units, times
 from tracekit.traces.readers.json_values import Values
 from tracekit.traces.stage import Stage
-from tracekit.traces.units import DATED, bucket, duration_unit, epoch_unit, nanoseconds
+from tracekit.traces.units import duration_unit, nanoseconds
 
 __all__ = ["Batches", "Derive", "Discover", "json_line_batches", "read_batches", "read_json_lines"]
 
@@ -31,7 +30,6 @@ BLOCK_BYTES = 24 << 10
 """Small, so that a block's objects are still in the processor's cache when their values are taken."""
 
 GATHERED_ROWS = 4096
-_ZONED = re.compile(r":.*(Z|[+-]\d\d:?\d\d)\s*$")
 Ints = npt.NDArray[np.int64]
 Derive = Callable[[dict[str, Values]], dict[str, Values]]
 """From the values of the fields read to those of canonical columns, for formats that compute some of them."""
@@ -41,15 +39,6 @@ Batches = Iterator[tuple[Ints, list[dict[str, Any]]]]
 
 Discover = Callable[[list[str]], list[Mapped]]
 """From keys not seen before to fields to read from now on."""
-
-
-@dataclass(slots=True)
-class _State:
-    """What is decided once per file: the units."""
-
-    units: dict[str, str] = field(default_factory=dict)
-    dates: dict[str, bool] = field(default_factory=dict)
-    buckets: dict[str, str | None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -90,7 +79,7 @@ def read_batches(source: Source, stage: Stage, fields: Sequence[Mapped], batches
 
     ``discover`` is asked about keys that appear for the first time, and may add fields; rows before them have NULL there.
     """
-    state = _State()
+    state = Units()
     gathered = _Gathered()
     seen: set[str] = set()
     for numbers, rows in batches:
@@ -107,7 +96,7 @@ def read_batches(source: Source, stage: Stage, fields: Sequence[Mapped], batches
     _convert(gathered, source, stage, fields, state, derive)
 
 
-def _convert(gathered: _Gathered, source: Source, stage: Stage, fields: Sequence[Mapped], state: _State,
+def _convert(gathered: _Gathered, source: Source, stage: Stage, fields: Sequence[Mapped], state: Units,
              derive: Derive | None) -> None:  # fmt: skip
     if not gathered.rows:
         return
@@ -213,7 +202,7 @@ def _descend(row: Any, parts: list[str]) -> Any:
     return row
 
 
-def _column(mapped: Mapped, values: list[Any], lines: Ints, source: Source, stage: Stage, state: _State) -> Values:
+def _column(mapped: Mapped, values: list[Any], lines: Ints, source: Source, stage: Stage, state: Units) -> Values:
     column = mapped.column
     if column.kind == "count":
         return json_values.wholes(values, 0, 4294967295, not column.nullable)
@@ -229,47 +218,7 @@ def _column(mapped: Mapped, values: list[Any], lines: Ints, source: Source, stag
             state.units[column.name] = duration_unit(mapped, float(np.median(known)) if known else None, stage.facts)
         factor = nanoseconds(state.units[column.name])
         return json_values.numbers(values, factor, not column.nullable, signed=column.kind == "gap")
-    return _times(mapped, values, lines, source, stage, state)
-
-
-def _times(mapped: Mapped, values: list[Any], lines: Ints, source: Source, stage: Stage, state: _State) -> Values:
-    name, required = mapped.column.name, not mapped.column.nullable
-    if name not in state.dates:
-        known = [value for value in values if isinstance(value, int | float)]
-        state.dates[name] = mapped.unit is None and len(known) * 2 < len(values)
-        # what most are tells; one of another unit is found out below
-        dated = [value for value in map(abs, known) if value * UNITS[mapped.unit or "s"] >= DATED]
-        largest = dated[0] if len(dated) * 2 > len(known) else max((v for v in map(abs, known) if v < 1e8), default=0.0)
-        unit, absolute = ("ns", True) if state.dates[name] else epoch_unit(mapped, largest, stage.facts)
-        state.units[name], state.buckets[name] = unit, None if state.dates[name] else bucket(largest)
-        if name == "arrival":
-            stage.facts.absolute = absolute
-            zoned = any(_ZONED.search(str(value)) for value in values[:10])
-            stage.facts.zone_assumed = state.dates[name] and not zoned
-    if state.dates[name]:
-        return json_values.dates(values, required)
-    if mapped.unit is None:
-        _same_unit(mapped, values, lines, source, state)
-    found = json_values.numbers(values, nanoseconds(state.units[name]), required, signed=True)
-    if name == "arrival" and stage.facts.absolute:
-        for i in np.flatnonzero(np.abs(found.data) < DATED).tolist():
-            found.bad.setdefault(i, "not a date, as the others are")
-    return found
-
-
-def _same_unit(mapped: Mapped, values: list[Any], lines: Ints, source: Source, state: _State) -> None:
-    expected = state.buckets[mapped.column.name]
-    sizes = np.array([abs(value) if isinstance(value, int | float) else 0 for value in values], np.float64)
-    dated = sizes[sizes >= 1e8]
-    if not len(dated) or bucket(float(dated.min())) == bucket(float(dated.max())) == expected:
-        return
-    for line, value, size in zip(lines.tolist(), values, sizes.tolist(), strict=True):
-        found = bucket(size)
-        if found is not None and found != expected:
-            raise InputError(
-                f"the unit of time changes from {expected or 'small numbers'} to {found}", file=source.name, line=line,
-                column=mapped.source, value=value, expected="one unit in a file",
-            )  # fmt: skip
+    return times(mapped, values, lines, source, stage, state)
 
 
 def _append(source: Source, stage: Stage, lines: Ints, columns: dict[str, Values], prefix: Prefix | None,
