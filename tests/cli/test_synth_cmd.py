@@ -39,6 +39,9 @@ def test_options(capfd: pytest.CaptureFixture[str]) -> None:
     assert {row["max_tokens"] for row in made} == {64}
     assert all(42 <= int(str(row["input_tokens"])) <= 52 for row in made)
     assert main(["synth", "b.jsonl.gz", "--lengths-from", "a.jsonl.gz", "--seconds", "20", "--arrival", "poisson:rate=4"]) == 0
+    assert main(["load", "a.jsonl.gz", "--name", "mine"]) == 0
+    assert main(["synth", "c.jsonl.gz", "--lengths-from", "mine", "--seconds", "20", "--arrival", "poisson:rate=4"]) == 0
+    assert rows("b.jsonl.gz") == rows("c.jsonl.gz")
     pairs = {(row["input_tokens"], row["output_tokens"]) for row in rows("b.jsonl.gz")}
     assert pairs <= {(row["input_tokens"], row["output_tokens"]) for row in made}
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tracekit.cli.options import AsJson, Debug
+from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug
 
 if TYPE_CHECKING:
     from tracekit.traces.synth import Columns
@@ -27,7 +27,7 @@ Input = Annotated[
 ]
 Output = Annotated[str | None, typer.Option("--output", metavar="TOKENS", help="Answer lengths, likewise.")]
 LengthsFrom = Annotated[
-    str | None, typer.Option("--lengths-from", metavar="FILE", help="Draw (prompt, answer) lengths from this trace instead.")
+    str | None, typer.Option("--lengths-from", metavar="TRACE", help="Draw pairs of lengths from this file or loaded trace.")
 ]
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens", metavar="N", min=1, help="The limit that requests are sent with.")]
 Prefix = Annotated[str | None, typer.Option("--prefix", metavar="TEXT", help='Shared prefixes: "groups=6 tokens=320".')]
@@ -68,6 +68,7 @@ def synth(
     folder: Folder = None,
     client: ServeGen = None,
     start: Start = None,
+    db: Db = DEFAULT_DB,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -80,7 +81,7 @@ def synth(
     elif client is not None or start is not None:
         _client(out, client, start, {**given, "spec": spec, "lengths_from": lengths_from}, as_json)
     else:
-        _traffic(out, given, spec, lengths_from, as_json)
+        _traffic(out, given, spec, lengths_from, db, as_json)
 
 
 def _client(out: Path | None, files: tuple[Path, Path] | None, start: float | None, given: dict[str, Any], as_json: bool) -> None:
@@ -110,7 +111,8 @@ def _case(recipe: Path, folder: Path | None, others: list[str], as_json: bool) -
     emit(document, as_json, lambda: print_text(f"{folder}: {built.requests:,} requests, {len(built.variants)} variants{text}"))
 
 
-def _traffic(out: Path | None, given: dict[str, Any], spec: Path | None, lengths_from: str | None, as_json: bool) -> None:
+def _traffic(out: Path | None, given: dict[str, Any], spec: Path | None, lengths_from: str | None, db: Path,
+             as_json: bool) -> None:  # fmt: skip
     from tracekit.errors import UsageError
     from tracekit.traces.synth import synthesise
 
@@ -120,7 +122,7 @@ def _traffic(out: Path | None, given: dict[str, Any], spec: Path | None, lengths
     if spec is None and lengths_from is None and not asked.keys() - {"requests", "seconds", "seed"}:
         columns = synthesise(given["requests"] or 2000, seconds=given["seconds"], seed=seed)
     else:
-        columns = _generated(asked, spec, lengths_from)
+        columns = _generated(asked, spec, lengths_from, db)
     _write(columns, out, seed, as_json)
 
 
@@ -134,7 +136,7 @@ def _write(columns: Columns, out: Path, seed: int, as_json: bool) -> None:
     emit(document, as_json, lambda: print_text(f"{out}: {n:,} requests over {span:,.1f} s, seed {seed}"))
 
 
-def _generated(asked: dict[str, Any], spec: Path | None, lengths_from: str | None) -> Any:
+def _generated(asked: dict[str, Any], spec: Path | None, lengths_from: str | None, db: Path) -> Any:
     from tracekit.generators import generate, read_spec, spec_of
 
     for name in ("prefix", "sessions"):
@@ -144,11 +146,24 @@ def _generated(asked: dict[str, Any], spec: Path | None, lengths_from: str | Non
         asked["tenants"] = [_pairs(text, "--tenant") for text in asked["tenants"]]
     pool = None
     if lengths_from is not None:
-        from tracekit.traces.load import read_trace
-        from tracekit.traces.source import TraceSource
-
-        pool = TraceSource.from_loaded(read_trace(lengths_from))
+        pool = _pool(lengths_from, db)
     return generate(read_spec(spec, asked) if spec is not None else spec_of(asked), pool)
+
+
+def _pool(name: str, db: Path) -> Any:
+    """A trace to draw lengths from: a file, or the name of a loaded one."""
+    from tracekit.store import Store
+    from tracekit.traces.load import read_trace
+    from tracekit.traces.source import TraceSource
+
+    store = Store(db)
+    if not Path(name).exists() and store.exists():
+        with store.read() as con:
+            there = con.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'traces'").fetchall()
+            found = con.execute("SELECT trace FROM traces WHERE name = ?", [name]).fetchall() if there else []
+            if found:
+                return TraceSource.from_database(con, int(found[0][0]))
+    return TraceSource.from_loaded(read_trace(name))
 
 
 def _pairs(text: str, where: str) -> dict[str, Any]:

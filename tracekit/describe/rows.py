@@ -60,12 +60,17 @@ class Rows:
         if self.chosen is not None:
             yield self.chosen
             return
-        # a stretch at a time: sorting all of them would hold the table, and the stored order makes a stretch cheap to find
+        # a stretch at a time: sorting all of them would hold the table, and the stored order makes a stretch cheap to find;
+        # within one, rows nearly always come as they are stored
         last = self.con.execute("SELECT coalesce(max(req_idx), -1) FROM arrivals WHERE trace = ?", [self.trace]).fetchall()[0][0]
-        query = f"SELECT {', '.join(Batch._fields)} FROM arrivals WHERE trace = ? AND req_idx BETWEEN ? AND ? ORDER BY req_idx"
+        query = f"SELECT {', '.join(Batch._fields)} FROM arrivals WHERE trace = ? AND req_idx BETWEEN ? AND ?"
         for low in range(0, last + 1, BATCH_ROWS):
             found = self.con.execute(query, [self.trace, low, low + BATCH_ROWS - 1]).fetchnumpy()
-            yield Batch(*(np.asarray(found[name]).astype(np.int64) for name in Batch._fields))
+            columns = [np.asarray(found[name]).astype(np.int64) for name in Batch._fields]
+            if (np.diff(columns[0]) < 0).any():
+                order = np.argsort(columns[0])
+                columns = [values[order] for values in columns]
+            yield Batch(*columns)
 
     def extras(self, select: str) -> list[tuple[Any, ...]]:
         """A query over ``request_extras`` joined to ``arrivals`` of these rows, as view ``described``: ``select`` is everything

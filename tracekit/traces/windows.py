@@ -19,7 +19,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Kind = Literal["busy", "bursty", "typical"]
 MIN_REQUESTS = 20
-SHORTEST_S, LONGEST_S = 20, 1800
+SHORTEST_S, LONGEST_S = 60, 1800
 WANTED_REQUESTS = 1000
 
 
@@ -46,10 +46,10 @@ class Window:
 
 
 def window_length_s(span_ns: int, requests: int) -> int:
-    """Seconds in which about a thousand requests come, but a tenth of the trace at most, 20 s to 30 min, in fours."""
-    rate = requests / max(span_ns / SECOND, 1.0)
-    length = min(WANTED_REQUESTS / max(rate, 1e-9), span_ns / SECOND / 10)
-    return max(int(min(max(length, SHORTEST_S), LONGEST_S)) // 4 * 4, 4)
+    """Seconds in which about a thousand requests come, a minute to half an hour, a fifth of the trace at most; in fours."""
+    span = span_ns / SECOND
+    length = min(max(WANTED_REQUESTS * span / max(requests, 1), SHORTEST_S), LONGEST_S, span / 5)
+    return max(int(length) // 4 * 4, 4)
 
 
 def representative_windows(seconds: Seconds, span_ns: int, length_s: int | None = None, origin_ns: int = 0) -> list[Window]:
