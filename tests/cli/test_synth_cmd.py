@@ -46,7 +46,7 @@ def test_options(capfd: pytest.CaptureFixture[str]) -> None:
     assert pairs <= {(row["input_tokens"], row["output_tokens"]) for row in made}
 
 
-def test_tenants_and_sessions_and_a_spec() -> None:
+def test_tenants_and_sessions_and_a_spec(capfd: pytest.CaptureFixture[str]) -> None:
     tenants = ["--tenant", "name=chat share=3 input=100", "--tenant", "name=bot share=1 prefix.groups=2 prefix.tokens=64"]
     words = ["--requests", "80", "--sessions", "turns=fixed:4 think=fixed:2", "--seed", "9"]
     assert main(["synth", "a.jsonl.gz", *tenants, *words]) == 0
@@ -54,8 +54,9 @@ def test_tenants_and_sessions_and_a_spec() -> None:
     assert trace.extras is not None
     assert sorted(set(trace.extras["tenant"].to_pylist())) == ["bot", "chat"]
     assert len(set(trace.extras["session_id"].to_pylist())) == 20
-    Path("s.toml").write_text('requests = 40\ninput = 7\narrival = "poisson:rate=3"\n')
+    Path("s.toml").write_text('requests = 40\nseed = 4\ninput = 7\narrival = "poisson:rate=3"\n')
     assert main(["synth", "c.jsonl.gz", "--spec", "s.toml", "--requests", "20"]) == 0
+    assert "seed 4" in capfd.readouterr().out
     assert [row["input_tokens"] for row in rows("c.jsonl.gz")] == [7] * 20
 
 

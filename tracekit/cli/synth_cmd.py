@@ -122,7 +122,7 @@ def _traffic(out: Path | None, given: dict[str, Any], spec: Path | None, lengths
     if spec is None and lengths_from is None and not asked.keys() - {"requests", "seconds", "seed"}:
         columns = synthesise(given["requests"] or 2000, seconds=given["seconds"], seed=seed)
     else:
-        columns = _generated(asked, spec, lengths_from, db)
+        columns, seed = _generated(asked, spec, lengths_from, db)
     _write(columns, out, seed, as_json)
 
 
@@ -136,7 +136,7 @@ def _write(columns: Columns, out: Path, seed: int, as_json: bool) -> None:
     emit(document, as_json, lambda: print_text(f"{out}: {n:,} requests over {span:,.1f} s, seed {seed}"))
 
 
-def _generated(asked: dict[str, Any], spec: Path | None, lengths_from: str | None, db: Path) -> Any:
+def _generated(asked: dict[str, Any], spec: Path | None, lengths_from: str | None, db: Path) -> tuple[Columns, int]:
     from tracekit.generators import generate, read_spec, spec_of
 
     for name in ("prefix", "sessions"):
@@ -147,7 +147,8 @@ def _generated(asked: dict[str, Any], spec: Path | None, lengths_from: str | Non
     pool = None
     if lengths_from is not None:
         pool = _pool(lengths_from, db)
-    return generate(read_spec(spec, asked) if spec is not None else spec_of(asked), pool)
+    wanted = read_spec(spec, asked) if spec is not None else spec_of(asked)
+    return generate(wanted, pool), wanted.seed
 
 
 def _pool(name: str, db: Path) -> Any:

@@ -152,7 +152,7 @@ def _label(columns: Columns, tenants: tuple[TenantSpec, ...], who: list[int]) ->
     if any(tenant.name for tenant in tenants):
         columns.tenant = [tenants[t].name or f"tenant-{t + 1}" for t in who]
     if any(tenant.slo_class for tenant in tenants):
-        columns.slo_class = [tenants[t].slo_class or "default" for t in who]
+        columns.slo_class = [tenants[t].slo_class for t in who]
     if any(tenant.max_tokens for tenant in tenants):
         limits = np.array([tenant.max_tokens or 0 for tenant in tenants])[who]
         columns.max_tokens = np.where(limits > 0, limits, columns.output_tokens)

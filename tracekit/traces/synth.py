@@ -72,7 +72,7 @@ class Columns:
     input_tokens: Ints
     output_tokens: Ints
     tenant: list[str] = field(default_factory=list)
-    slo_class: list[str] = field(default_factory=list)
+    slo_class: list[str | None] = field(default_factory=list)
     max_tokens: Ints | None = None
     priority: Ints | None = None
     block_tokens: int | None = None
