@@ -33,6 +33,7 @@ from tracekit.slices import lead_in_ns, slice_lines, slice_of
 from tracekit.store import Store
 from tracekit.traces.load import load_trace, report_of
 from tracekit.traces.source import TraceSource
+from tracekit.traces.tolerance import tolerance
 
 __all__ = ["ReplayReport", "replay"]
 
@@ -95,6 +96,9 @@ def replay(
     trace_format: str | None = None,
     arrival: str | None = None,
     cached: Literal["inside", "outside"] | None = None,
+    on_error: str = "skip",
+    max_dropped: str | float | None = None,
+    dedupe: bool = False,
     accept_degraded: bool = False,
     name: str | None = None,
     db: str = "tracekit.duckdb",
@@ -192,8 +196,9 @@ def _trace(store: Store, given: dict[str, Any], tell: Say) -> tuple[int, str, in
     inputs = [given["inputs"]] if isinstance(given["inputs"], str) else list(given["inputs"])
     found = _named_trace(store, inputs)
     if found is None:
+        allowed = tolerance(given["on_error"], given["max_dropped"], given["dedupe"])
         with store.write("load a trace") as con:
-            report = load_trace(con, inputs, mapping=list(given["mapping"]), fmt=given["trace_format"],
+            report = load_trace(con, inputs, mapping=list(given["mapping"]), fmt=given["trace_format"], tolerance=allowed,
                                 arrival=given["arrival"], cached=given["cached"])  # fmt: skip
     elif given["arrival"] or given["cached"]:
         raise UsageError(f"--arrival, --cached: {shown(inputs[0])} is loaded already; expected them with files")

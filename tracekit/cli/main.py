@@ -14,7 +14,17 @@ from typer.exceptions import TyperException
 
 import tracekit
 from replay_engine.config import ConfigError
-from tracekit.cli import describe_cmd, jobs_cmd, profiles_cmd, replay_cmd, runs_cmd, store_cmd, synth_cmd, traces_cmd
+from tracekit.cli import (
+    describe_cmd,
+    jobs_cmd,
+    profiles_cmd,
+    replay_cmd,
+    runs_cmd,
+    store_cmd,
+    synth_cmd,
+    traces_cmd,
+    validate_cmd,
+)
 from tracekit.cli.output import note, print_json, write_out
 from tracekit.errors import TracekitError
 
@@ -41,7 +51,7 @@ def _root(
         write_out(context.get_help() + "\n")
 
 
-for _verbs in (replay_cmd, traces_cmd, synth_cmd, describe_cmd, runs_cmd, profiles_cmd, jobs_cmd, store_cmd):
+for _verbs in (replay_cmd, traces_cmd, validate_cmd, synth_cmd, describe_cmd, runs_cmd, profiles_cmd, jobs_cmd, store_cmd):
     _verbs.register(app)
 
 

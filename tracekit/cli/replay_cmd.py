@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug
-from tracekit.cli.reading_options import ArrivalOption, CachedOption
+from tracekit.cli.reading_options import ArrivalOption, CachedOption, Dedupe, Format, Map, MaxDropped, OnError, OnErrorOption
 from tracekit.cli.slice_options import ByOption, Limit, RateScale, Seed, Sessions, SpreadTicks, Thin, Where, Window
 
 __all__ = ["register"]
@@ -30,13 +30,6 @@ class Events(StrEnum):
 Inputs = Annotated[
     list[str],
     typer.Argument(metavar="TRACE...", help="Files, globs, a folder, - for standard input, or the name of a loaded trace."),
-]
-Map = Annotated[
-    list[str] | None,
-    typer.Option("--map", metavar="COLUMN=SOURCE", help="A canonical column from a source column, as arrival=ts:ms; repeatable."),
-]
-Format = Annotated[
-    str | None, typer.Option("--format", metavar="NAME", help="The trace's format; found by its content when not given.")
 ]
 EngineOption = Annotated[Engine, typer.Option("--engine", help="What runs the iterations; auto takes the simulator.")]
 Profile = Annotated[
@@ -85,6 +78,9 @@ def replay(
     trace_format: Format = None,
     arrival: ArrivalOption = None,
     cached: CachedOption = None,
+    on_error: OnErrorOption = OnError.skip,
+    max_dropped: MaxDropped = None,
+    dedupe: Dedupe = False,
     accept_degraded: AcceptDegraded = False,
     name: Name = None,
     db: Db = DEFAULT_DB,
@@ -103,7 +99,7 @@ def _run(*, as_json: bool, debug: bool, **options: Any) -> int:
 
     for name in ("sets", "mapping"):
         options[name] = tuple(options[name] or ())
-    for name in ("engine", "events", "by", "cached"):
+    for name in ("engine", "events", "by", "cached", "on_error"):
         options[name] = None if options[name] is None else options[name].value
     options["goodput"] = " ".join(options["goodput"]) if options["goodput"] else None
     with ProgressDisplay("replay") as progress:

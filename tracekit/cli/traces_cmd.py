@@ -9,7 +9,7 @@ import typer
 
 from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug
 from tracekit.cli.output import emit, print_table, print_text, safe
-from tracekit.cli.reading_options import ArrivalOption, CachedOption
+from tracekit.cli.reading_options import ArrivalOption, CachedOption, Dedupe, Format, Map, MaxDropped, OnError, OnErrorOption
 
 if TYPE_CHECKING:
     from tracekit.traces.load import LoadReport
@@ -20,13 +20,6 @@ REJECTS_SHOWN = 5
 
 Files = Annotated[
     list[str], typer.Argument(metavar="FILE...", help="Files, globs, a folder, or - for standard input; plain or gzipped.")
-]
-Map = Annotated[
-    list[str] | None,
-    typer.Option("--map", metavar="COLUMN=SOURCE", help="A canonical column from a source column, as arrival=ts:ms; repeatable."),
-]
-Format = Annotated[
-    str | None, typer.Option("--format", metavar="NAME", help="The trace's format; found by its content when not given.")
 ]
 Name = Annotated[str | None, typer.Option("--name", metavar="TEXT", help="The trace's name in the database.")]
 
@@ -41,6 +34,9 @@ def load(
     trace_format: Format = None,
     arrival: ArrivalOption = None,
     cached: CachedOption = None,
+    on_error: OnErrorOption = OnError.skip,
+    max_dropped: MaxDropped = None,
+    dedupe: Dedupe = False,
     name: Name = None,
     db: Db = DEFAULT_DB,
     as_json: AsJson = False,
@@ -49,10 +45,12 @@ def load(
     """Load a trace into the database and say what was kept and what was dropped."""
     from tracekit.store import Store
     from tracekit.traces.load import load_trace
+    from tracekit.traces.tolerance import tolerance
 
+    allowed = tolerance(on_error.value, max_dropped, dedupe)
     with Store(db).write("load a trace") as con:
         report = load_trace(con, files, name=name, mapping=list(mapping or ()), fmt=trace_format, arrival=arrival,
-                            cached=None if cached is None else cached.value)  # fmt: skip
+                            tolerance=allowed, cached=None if cached is None else cached.value)  # fmt: skip
     emit({"schema": "tracekit.load/1", **report.as_dict()}, as_json, lambda: print_text("\n".join(_lines(report))))
 
 

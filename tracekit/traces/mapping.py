@@ -6,9 +6,9 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 
-from tracekit.errors import InputError
+from tracekit.errors import InputError, shown
 from tracekit.traces.columns import COLUMNS, REQUIRED, Mapped, guess_mapping
-from tracekit.traces.stage import Facts, cell
+from tracekit.traces.stage import Facts
 
 __all__ = ["choose_fields", "told_names"]
 
@@ -19,8 +19,12 @@ LENGTHS_ONLY = ", or --arrival poisson:rate=5 for a file of lengths only"
 
 def told_names(names: Sequence[str], most: int = TOLD) -> str:
     """Column names for a message: escaped, clipped, some of them; what may be a row of data instead is only described."""
-    told = [cell(name[:200]) or "''" for name in names[:most]]
-    return ", ".join(name if len(name) <= 48 else f"{name[:48]}..." for name in told) + (", ..." if len(names) > most else "")
+    told = [f"a text of {len(name)} characters" if _is_prose(name) else shown(name, 48) or "''" for name in names[:most]]
+    return ", ".join(told) + (", ..." if len(names) > most else "")
+
+
+def _is_prose(name: str) -> bool:
+    return "@" in name or len(re.findall(r"[^\W\d_]{2,}", name[:400])) > 5 or re.search(r"[^\x00-\x7f]{9}", name) is not None
 
 
 def _is_data(name: str) -> bool:

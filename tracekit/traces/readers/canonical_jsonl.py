@@ -17,6 +17,8 @@ __all__ = ["NAME", "read", "sniff"]
 
 NAME = "canonical_jsonl"
 ARRIVALS = ("arrival_ns", "arrival_s")
+KINDS = {"session_relative", "closed_loop", "generated"}
+"""What ``arrival_kind`` may say of a trace whose arrivals are not simply times of a log."""
 
 
 def _is_ours(record: dict[str, object]) -> bool:
@@ -34,9 +36,13 @@ def sniff(head: Head) -> Match | None:
 def read(source: Source, stage: Stage, options: ReadOptions) -> None:
     """Rows and prefix runs to the stage."""
     records = source.head.records()
-    sizes = {record.get("block_tokens") for record in records} - {None}
+    sizes = {str(record["block_tokens"]) for record in records if record.get("block_tokens") is not None}
     if len(sizes) > 1:
         raise InputError("block_tokens changes within the file", file=source.name, column="block_tokens",
-                         value=sorted(map(str, sizes)), expected="one size")  # fmt: skip
+                         value=" and ".join(sorted(sizes)[:3]), expected="one size")  # fmt: skip
+    kinds = {str(record.get("arrival_kind")) for record in records}
+    if len(kinds) == 1 and kinds <= KINDS:
+        stage.facts.arrival_kind = kinds.pop()
     fields = choose_json_fields(source, stage, {})
+    stage.facts.ignored_columns = [name for name in stage.facts.ignored_columns if name != "arrival_kind"]
     read_json_lines(source, stage, fields, discover=discoverer(fields, stage, stage.facts.ignored_columns))
