@@ -11,6 +11,7 @@ from pathlib import Path
 from replay_engine.config import SchedulerConfig
 from replay_engine.loop import Replay
 from replay_engine.profile import Latency
+from replay_engine.rules import Rules
 from replay_engine.simulator import SimExecutor
 from replay_engine.sinks import NullSink
 from replay_engine.totals import RunTotals
@@ -20,6 +21,8 @@ from tracekit.store import SpoolSink
 from tracekit.store.spool import remove_spool
 
 __all__ = ["Timed", "best", "replay_into", "replay_nowhere", "replay_spooled"]
+
+_VLLM = Rules()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +44,19 @@ class Timed:
         return self.totals.decode_tokens / max(self.totals.iterations, 1)
 
 
-def replay_into(sink: EventSink, source: RequestSource, config: SchedulerConfig, latency: Latency) -> Timed:
+def replay_into(
+    sink: EventSink,
+    source: RequestSource,
+    config: SchedulerConfig,
+    latency: Latency,
+    rules: Rules = _VLLM,
+    block_bytes: int = 1 << 21,
+) -> Timed:
     """Replay with every row of the full event log going into ``sink``. A replay that does not finish is an error."""
     with _quiet_gc():
         began = time.process_time()
         executor = SimExecutor(latency, asynchronous=config.async_scheduling)
-        run = Replay(source, config, executor, sink, mode="full")
+        run = Replay(source, config, executor, sink, mode="full", rules=rules, kv_block_bytes=block_bytes)
         state = run.run()
         if isinstance(sink, SpoolSink):
             sink.close()
@@ -56,9 +66,11 @@ def replay_into(sink: EventSink, source: RequestSource, config: SchedulerConfig,
     return Timed(cpu_s=cpu_s, totals=run.totals)
 
 
-def replay_nowhere(source: RequestSource, config: SchedulerConfig, latency: Latency) -> Timed:
+def replay_nowhere(
+    source: RequestSource, config: SchedulerConfig, latency: Latency, rules: Rules = _VLLM, block_bytes: int = 1 << 21
+) -> Timed:
     """Rows are made and dropped."""
-    return replay_into(NullSink(), source, config, latency)
+    return replay_into(NullSink(), source, config, latency, rules, block_bytes)
 
 
 def replay_spooled(source: RequestSource, config: SchedulerConfig, latency: Latency) -> Timed:

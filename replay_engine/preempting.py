@@ -147,14 +147,25 @@ def make_room(state: State, plan: BatchPlan) -> None:
         head = waiting.head()
         if max(state.levels) <= head.priority or not _lacks_room(state, head):
             return
-        victims = [
-            seq
-            for seq in state.running.values()
-            if seq.state in (_LOOSE, _DECODE) and seq.priority > head.priority and waiting.before(head, seq)
-        ]
-        if not victims:
+        victim = _less_urgent(state, head)
+        if victim is None:
             return
-        preempt(state, plan, max(victims, key=lambda seq: (seq.priority, seq.arrival_order)), 0, for_seat=True)
+        preempt(state, plan, victim, 0, for_seat=True)
+
+
+def _less_urgent(state: State, head: Sequence) -> Sequence | None:
+    """The least urgent running one whose place ``head`` may take: it must not come before ``head`` again once it waits."""
+    less = [seq for seq in state.running.values() if seq.priority > head.priority and seq.state in (_LOOSE, _DECODE)]
+    if not less:
+        return None
+    last = max(less, key=_urgency)
+    if state.waiting.before(head, last):
+        return last
+    return max((seq for seq in less if state.waiting.before(head, seq)), key=_urgency, default=None)
+
+
+def _urgency(seq: Sequence) -> tuple[int, float]:
+    return seq.priority, seq.arrival_order
 
 
 def _lacks_room(state: State, head: Sequence) -> bool:

@@ -160,14 +160,21 @@ class FairQueue:
         return queue
 
     def _first(self) -> int:
-        return min(self._queues, key=self._counter)
+        if len(self._queues) == 1:
+            return next(iter(self._queues))
+        counters = [(self._counter(tenant), tenant) for tenant in self._queues]
+        least = min(counters)[0]
+        alike = [tenant for counter, tenant in counters if counter == least]
+        return alike[0] if len(alike) == 1 else min(alike, key=self._rank)
 
-    def _counter(self, tenant: int) -> tuple[float, float, int]:
-        head = self._queues[tenant][0]
+    def _counter(self, tenant: int) -> float:
         counter = self.shares.counter(tenant)
         if self._aging_ns is not None:
-            counter -= 1000.0 * (self.shares.now_ns - head.request.arrival_ns) / self._aging_ns
-        return counter, head.arrival_order, tenant
+            counter -= 1000.0 * (self.shares.now_ns - self._queues[tenant][0].request.arrival_ns) / self._aging_ns
+        return counter
+
+    def _rank(self, tenant: int) -> tuple[float, float, int]:
+        return self._counter(tenant), self._queues[tenant][0].arrival_order, tenant
 
     def head(self) -> Sequence:
         return self._queues[self._first()][0]
@@ -194,7 +201,7 @@ class FairQueue:
 
     def in_order(self) -> Iterator[Sequence]:
         """By the counters as they stand: service to come changes them."""
-        for tenant in sorted(self._queues, key=self._counter):
+        for tenant in sorted(self._queues, key=self._rank):
             yield from self._queues[tenant]
 
 

@@ -120,7 +120,9 @@ class Told:
         return waits
 
 
-def tell(rows: list[Row], config: SchedulerConfig, rules: Rules | None = None, latency: Latency = FLAT, block_bytes: int = 4096) -> Told:
+def tell(
+    rows: list[Row], config: SchedulerConfig, rules: Rules | None = None, latency: Latency = FLAT, block_bytes: int = 4096
+) -> Told:
     """Replay ``rows`` under ``rules`` (vLLM's without). Combinations that are refused are refused here too."""
     rules = Rules() if rules is None else rules
     check(config, rules)

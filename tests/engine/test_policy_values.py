@@ -1,6 +1,8 @@
-"""Each policy dimension by value: small replays whose times can be worked out by hand. An iteration takes 1 ms unless said otherwise."""
+"""Each policy dimension by value: small replays whose times can be worked out by hand. An iteration takes 1 ms where not said."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -185,13 +187,16 @@ def test_shortest_first_by_each_size() -> None:
     assert one_by_one(rows, Order(by="shortest_first", size="predicted")) == [1, 2, 0, 3]  # not known: last
 
 
+SIZES: tuple[Literal["output"], Literal["predicted"]] = ("output", "predicted")
+
+
 def test_an_error_of_prediction_costs_what_it_costs() -> None:
     # outputs 40, 10, 20; predicted the other way round: the mean end is that of the wrong order
     outputs = (40, 10, 20)
-    true = tell([Row(0, 8, out) for out in outputs], knobs(max_num_seqs=1), Rules(order=Order(by="shortest_first", size="output")))
+    by_output, by_prediction = (Rules(order=Order(by="shortest_first", size=size)) for size in SIZES)
+    true = tell([Row(0, 8, out) for out in outputs], knobs(max_num_seqs=1), by_output)
     exact, wrong = (
-        tell([Row(0, 8, out, predicted=told) for out, told in zip(outputs, guess, strict=True)], knobs(max_num_seqs=1),
-             Rules(order=Order(by="shortest_first", size="predicted")))
+        tell([Row(0, 8, out, predicted=told) for out, told in zip(outputs, guess, strict=True)], knobs(max_num_seqs=1), by_prediction)
         for guess in (outputs, (10, 40, 20))
     )  # fmt: skip
     assert ms(true.outcomes["e2e_ns"]) == ms(exact.outcomes["e2e_ns"]) == [70, 10, 30]
@@ -259,7 +264,7 @@ def test_a_swap_costs_latency_and_bytes_over_bandwidth() -> None:
     assert event["lost_tokens"].tolist() == [0]
     assert told.phases(0) == ["prefill", "decode", "swapped", "transfer", "prefill", "decode"]
     out, back = told.spans(0, Phase.swapped)[0], told.spans(0, Phase.transfer)[0]
-    assert ms(np.array([out["end_ns"] - out["start_ns"]])) == [copy + 4]  # the urgent one waits for the blocks: 3.5 + 4 iterations
+    assert ms(np.array([out["end_ns"] - out["start_ns"]])) == [copy + 4]  # the urgent one waits for its blocks
     assert back["end_ns"] - back["start_ns"] >= copy * MS
     assert ms(told.outcomes["ttft_ns"][1:]) == [copy + 1]
     assert told.outcomes["recomputed_tokens"].sum() == 0

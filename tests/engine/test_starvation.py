@@ -17,7 +17,7 @@ def queue_ms(told: Told, requests: list[int]) -> list[int]:
     return [int(ns) // MILLISECOND for ns in told.outcomes["queue_ns"][requests]]
 
 
-# Urgent requests keep both seats busy for as long as they come: one every 3 ms, each needs 8 ms of one of two seats. -------------
+# Urgent requests keep both seats busy for as long as they come: one every 3 ms, each needs 8 ms of one of two seats. -----------
 
 
 def urgent_stream(normal: int) -> tuple[list[Row], list[int]]:
@@ -141,7 +141,7 @@ def test_many_decode_turns_to_one_starve_prefill_and_fewer_end_it() -> None:
     starving = protected(Rules(batching=Batching(step="interleave", interleave="1:30")))
     assert worst_ttft_ms(starving) > 150
     while_they_come = starving.iterations["start_ns"] < 200 * MILLISECOND
-    assert starving.iterations["prefill_tokens"][while_they_come].sum() <= 64 * 8  # a budget every 31 ms, in which 310 tokens come
+    assert starving.iterations["prefill_tokens"][while_they_come].sum() <= 64 * 8  # a budget every 31 ms; 310 tokens come
     eased = protected(Rules(batching=Batching(step="interleave", interleave="1:3")))
     assert worst_ttft_ms(eased) <= 12
     assert longest_gap_ms(eased) == longest_gap_ms(starving) == 2  # the price is the same: one iteration passed over at a time
