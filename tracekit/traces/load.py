@@ -189,6 +189,9 @@ def _read(sources: list[Source], stage: Stage, mapping: Mapping, fmt: str | None
         stage.names[source.number] = source.name
         chosen.read(source, stage, options)
         if source.cut_at is not None:
+            if tolerance.on_error == "fail":
+                raise InputError(f"the archive breaks off at byte {source.cut_at}", file=source.name,
+                                 expected="a whole one (--on-error fail)")  # fmt: skip
             stage.facts.warn(f"{source.name}: the archive breaks off at byte {source.cut_at}; what it holds was read")
         if absolute is not None and absolute != stage.facts.absolute:
             stage.facts.warn(f"{source.name}: its times count from another start than those of the files before it")

@@ -28,6 +28,7 @@ SHEET_EPOCH = 25_569
 """1970-01-01 in the day numbers of spreadsheets."""
 
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$")
+_ISO = re.compile(r"\s*\d{4}-\d\d")
 _COMMA = re.compile(r"\s*[+-]?\d+,\d+\s*$")
 _SHEET = re.compile(r"\s*[3-7]\d{4}\.\d{4,}\s*$")
 _OFFSET = re.compile(r":.*?(Z|[+-]\d\d(?::?\d\d)?)\s*$")
@@ -44,7 +45,7 @@ def time_cells(con: duckdb.DuckDBPyConnection, source: Source, facts: Facts, fie
         cell, texts = f"replace({cell}, ',', '.')", [text.replace(",", ".") for text in texts]
     if field.unit is None and _mostly(_YEAR_LAST, texts):
         return _year_last(con, source, facts, field, cell, scan)
-    if field.unit is None and texts and not _mostly(_NUMBER, texts):
+    if field.unit is None and texts and _matches(_NUMBER, texts) <= _matches(_ISO, texts):
         offsets = [match[1] if (match := _OFFSET.search(text)) else "" for text in texts]
         _dated(facts, field, offsets.count("") * 2 <= len(texts))
         return iso_dates(field, cell, max(("Z", "+00:00", ""), key=offsets.count))
@@ -56,8 +57,12 @@ def time_cells(con: duckdb.DuckDBPyConnection, source: Source, facts: Facts, fie
     return _counted(con, source, facts, field, cell, scan)
 
 
+def _matches(pattern: re.Pattern[str], texts: list[str]) -> int:
+    return sum(pattern.match(text) is not None for text in texts)
+
+
 def _mostly(pattern: re.Pattern[str], texts: list[str]) -> bool:
-    return bool(texts) and sum(pattern.match(text) is not None for text in texts) * 2 > len(texts)
+    return _matches(pattern, texts) * 2 > len(texts)
 
 
 def _dated(facts: Facts, field: Mapped, zoned: bool, how: str = "") -> None:
@@ -125,7 +130,7 @@ def _counted(con: duckdb.DuckDBPyConnection, source: Source, facts: Facts, field
         f" FROM {scan})"
     )
     total, numbers, smallest, largest, dated = con.execute(query).fetchall()[0]
-    if field.unit is None and numbers * 2 < total:
+    if field.unit is None and not numbers and total:
         _dated(facts, field, False)
         return iso_dates(field, cell, "Z")
     most = dated * 2 > numbers
