@@ -25,11 +25,12 @@ class EventKind(IntEnum):
 class Calendar:
     """Events in time order; nothing else in the engine knows about future time.
 
+    A request with a parent is released by the parent's completion, or never (its arrival is unknown until then).
     ``due_ns`` is the head's time, the earlier of ``arrival_ns`` (the next arrival) and ``event_ns`` (the next of everything else:
     before it nobody who has arrived leaves by himself).
     """
 
-    __slots__ = ("_block_size", "_events", "_next", "_pending", "arrival_ns", "due_ns", "event_ns")
+    __slots__ = ("_block_size", "_events", "_followers", "_next", "_pending", "_released", "arrival_ns", "due_ns", "event_ns")
 
     def __init__(self, source: RequestSource, block_size: int, *, caching: bool) -> None:
         self._block_size = block_size if caching else 0
@@ -37,17 +38,59 @@ class Calendar:
         self._events: list[tuple[int, EventKind, int]] = []
         self.arrival_ns = self.event_ns = self.due_ns = NEVER
         self._next: Request | None = None
+        self._followers: dict[int, list[Request]] = {}
+        self._released: list[tuple[int, int, Request]] = []
         self._advance()
 
     def _advance(self) -> None:
-        self._next = next(self._pending, None)
+        request = next(self._pending, None)
+        while request is not None and request.parent is not None:
+            self._followers.setdefault(request.parent, []).append(request)
+            request = next(self._pending, None)
+        self._next = request
+        self._look()
+
+    def _look(self) -> None:
         self.arrival_ns = NEVER if self._next is None else self._next.arrival_ns
+        if self._released and self._released[0][0] < self.arrival_ns:
+            self.arrival_ns = self._released[0][0]
         self.due_ns = self.arrival_ns if self.arrival_ns < self.event_ns else self.event_ns
 
     @property
     def exhausted(self) -> bool:
-        """Whether the trace has no more requests."""
-        return self._next is None
+        """Whether no arrival is known: the trace has no more requests, but for those that wait for another one's completion."""
+        return self._next is None and not self._released
+
+    @property
+    def has_followers(self) -> bool:
+        """Whether requests wait for another one's completion."""
+        return bool(self._followers)
+
+    def release(self, index: int, at: int) -> None:
+        """Request ``index`` has completed at ``at`` (ns): those that wait for it arrive after their think time."""
+        for request in self._followers.pop(index, ()):
+            moment = max(at + request.think_ns, request.arrival_ns)
+            request.arrival_ns = moment
+            request.cancel_ns = None if request.cancel_ns is None else request.cancel_ns + moment
+            request.deadline_ns = None if request.deadline_ns is None else request.deadline_ns + moment
+            heapq.heappush(self._released, (moment, request.index, request))
+        self._look()
+
+    def abandon(self, index: int) -> list[Request]:
+        """Request ``index`` will not complete: all that wait for it, and for them, in the order of the trace."""
+        gone = self._followers.pop(index, [])
+        for request in gone:
+            gone += self._followers.pop(request.index, [])
+        return sorted(gone, key=lambda request: request.index)
+
+    def abandon_all(self) -> list[Request]:
+        """The replay stops: all that have not arrived and are not still to come with the trace."""
+        gone = [request for _, _, request in self._released]
+        for waiting in self._followers.values():
+            gone += waiting
+        self._released, self._followers = [], {}
+        self._look()
+        return sorted(gone, key=lambda request: request.index)
 
     def add(self, at: int, kind: EventKind, index: int) -> None:
         """Something will happen to request ``index`` at ``at`` (ns)."""
@@ -59,6 +102,10 @@ class Calendar:
     def pop_arrival(self) -> Request:
         """The next request of the trace."""
         request = self._next
+        if self._released and (request is None or self._released[0][:2] < (request.arrival_ns, request.index)):
+            released = heapq.heappop(self._released)[2]
+            self._look()
+            return released
         if request is None:
             raise IndexError("no request arrives any more")
         self._advance()
@@ -91,6 +138,7 @@ def _rows(batch: RequestBatch) -> Iterator[Request]:
         column.tolist() if column is not None else None
         for column in (batch.cancel_ns, batch.tenant, batch.deadline_ns, batch.predicted_tokens)
     )
+    parent, think = (column.tolist() if column is not None else None for column in (batch.parent, batch.think_ns))
     prefixes = _prefixes(batch)
     for i, number in enumerate(index):
         yield Request(
@@ -106,6 +154,8 @@ def _rows(batch: RequestBatch) -> Iterator[Request]:
             tenant=tenant[i] if tenant is not None else -1,
             deadline_ns=deadline[i] if deadline is not None and deadline[i] >= 0 else None,
             predicted_tokens=predicted[i] if predicted is not None and predicted[i] >= 0 else None,
+            parent=parent[i] if parent is not None and parent[i] >= 0 else None,
+            think_ns=think[i] if think is not None else 0,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable
+from collections.abc import Sequence as SequenceOf
 
 from replay_engine.kv_counted import Grant
 from replay_engine.types import Sequence
@@ -30,7 +31,7 @@ class ContiguousPool:
         """Blocks of the longest free extent."""
         return max((length for _, length in self._extents), default=0)
 
-    def bind(self, seq: Sequence, keys: list[int]) -> None:
+    def bind(self, seq: Sequence, keys: SequenceOf[int]) -> None:
         pass
 
     def hits(self, seq: Sequence) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Sequence as SequenceOf
 from typing import Protocol
 
 from replay_engine.types import Sequence
@@ -33,7 +34,7 @@ class BlockPool(Protocol):
         """Blocks of the longest free extent: all free ones, where KV is paged."""
         ...
 
-    def bind(self, seq: Sequence, keys: list[int]) -> None:
+    def bind(self, seq: Sequence, keys: SequenceOf[int]) -> None:
         """Give a new sequence its block keys: equal keys mean equal content after an equal prefix."""
         ...
 
@@ -91,7 +92,7 @@ class CountedPool:
         self.evicted = 0
         self.changes = 0
 
-    def bind(self, seq: Sequence, keys: list[int]) -> None:
+    def bind(self, seq: Sequence, keys: SequenceOf[int]) -> None:
         pass
 
     def hits(self, seq: Sequence) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from collections.abc import Sequence as SequenceOf
 
 from replay_engine.kv_counted import Grant
 from replay_engine.types import Sequence
@@ -59,7 +60,7 @@ class IdentifiedPool:
         """Free blocks, the next to be handed out first."""
         return self._stack[::-1] + list(self._lru)
 
-    def bind(self, seq: Sequence, keys: list[int]) -> None:
+    def bind(self, seq: Sequence, keys: SequenceOf[int]) -> None:
         seq.keys = list(keys)
         seq.blocks = []
 

@@ -1,54 +1,44 @@
-"""The KV pool of the simulator with prefix caching: only blocks that can ever be hit have handles.
+"""The KV pool of the simulator with prefix caching, by runs of blocks: a cost of O(runs), whatever the lengths.
 
 The whole trace is known, so a block key that occurs in one request only (and was never preempted) cannot be hit by anyone:
-such blocks are counted, and a finished request leaves them in the LRU order as one dead run with a length.
+such blocks are counted, and a finished request leaves them in the LRU order as a number. The others are segments: consecutive
+keys whose blocks are held by the same sequences, or were freed together. A key stands for its whole prefix, hence
+
+* a lookup, and a registration, always begin where a segment begins: equal keys have equal predecessors, and a segment is cut, and
+  is not lengthened or joined, where a sequence that holds another copy of its blocks will go on;
+* what is cached is closed: where a key is missing, no later one of the same prompt is there.
+
 vLLM's free list is always ``[blank blocks..., cached blocks in LRU order]``: un-hashed blocks go to the head, hashed ones to the
 tail, and a hash is lost only by handing the block out. So an integer and an ordered dict stand for it.
-
-A handle is the block key itself while it is the only copy ever made of its content; later copies are ``Copy`` objects.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Sequence as SequenceOf
 
 from replay_engine.kv_counted import Grant
+from replay_engine.kv_segments import Freed, Holding, Segment
+from replay_engine.prefix import BlockKeys
 from replay_engine.types import Sequence
 
 __all__ = ["TracedPool"]
 
-
-class Copy:
-    """A further block of a content that has (or had) another one."""
-
-    __slots__ = ("key", "refs")
-
-    def __init__(self, key: int) -> None:
-        self.key = key
-        self.refs = 1
-
-
-class DeadRun:
-    """Cached blocks nobody can hit, neighbours in the LRU order."""
-
-    __slots__ = ("length",)
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-
-
-Handle = int | Copy
+_PRIVATE = -(1 << 62)
+"""The first key that no trace has."""
 
 
 class TracedPool:
-    """Counts, plus handles for shareable blocks. ``seq.keys`` holds the keys of its leading shareable blocks only.
+    """Counts, plus segments for shareable blocks. ``seq.keys`` is a ``Holding`` of its leading shareable blocks, or ``None``.
 
     ``lag`` is 1 under asynchronous scheduling: a block's last token is known one iteration later.
     """
 
-    __slots__ = ("_cached", "_copies", "_dead", "_dups", "_fill", "_found", "_lag", "_lru", "_private", "_size", "blank", "changes", "evicted", "free")
+    __slots__ = (
+        "_copies", "_dead", "_fill", "_first", "_found", "_lag", "_lru", "_private", "_size", "blank", "changes", "evicted",
+        "free",
+    )  # fmt: skip
 
     def __init__(self, usable_blocks: int, block_size: int, lag: int) -> None:
         self._size = block_size
@@ -56,65 +46,85 @@ class TracedPool:
         self.free = self.blank = usable_blocks
         self.evicted = 0
         self.changes = 0
-        self._cached: dict[int, int | Copy] = {}
-        """key -> references of the earliest copy, or that copy where the first one is gone."""
-        self._dups: dict[int, list[Copy]] = {}
-        self._copies = 0
-        """Copy objects alive; while 0 the bulk paths hold."""
-        self._lru: OrderedDict[Handle | DeadRun, None] = OrderedDict()
+        self._first: dict[int, Segment] = {}
+        """The earliest copies of what is cached, by the first key of each segment."""
+        self._copies: list[Segment] = []
+        """Later copies, in the order in which they were registered."""
+        self._lru: OrderedDict[Freed, None] = OrderedDict()
         self._dead = 0
-        """What is left of the dead run at the head of the LRU order, already taken out of it."""
+        """What is left of the dead blocks at the head of the LRU order, already taken out of it."""
         self._fill: dict[int, Sequence] = {}
         """Members of the decode set that still have shareable blocks to complete."""
-        self._found: list[Handle] = []
-        self._private = 0
-
-    @property
-    def filling(self) -> bool:
-        """Whether a decoding sequence still has shareable blocks to complete."""
-        return bool(self._fill)
+        self._found: list[tuple[Segment, int]] = []
+        self._private = _PRIVATE
 
     @property
     def largest(self) -> int:
         """Paged blocks are all of one extent."""
         return self.free
 
-    def bind(self, seq: Sequence, keys: list[int]) -> None:
-        seq.keys = keys
-        seq.blocks = []
+    @property
+    def filling(self) -> bool:
+        """Whether a decoding sequence still has shareable blocks to complete."""
+        return bool(self._fill)
+
+    def bind(self, seq: Sequence, keys: SequenceOf[int]) -> None:
+        seq.keys = Holding(BlockKeys.of(keys)) if keys else None
 
     def hits(self, seq: Sequence) -> tuple[int, int]:
-        keys = seq.keys
-        if not keys:
-            self._found = []
+        found = self._found = []
+        count = revived = 0
+        own: Holding | None = seq.keys
+        if own is None:
             return 0, 0
-        refs = list(map(self._cached.get, islice(keys, (seq.nt - 1) // self._size)))
-        if None in refs:
-            del refs[refs.index(None) :]
-        count = len(refs)
-        if self._copies:
-            self._found = [ref if type(ref) is Copy else keys[i] for i, ref in enumerate(refs)]
-            return count, sum(1 for ref in refs if (ref.refs if type(ref) is Copy else ref) == 0)
-        self._found = keys[:count]
-        return count, refs.count(0)
+        limit = (seq.nt - 1) // self._size
+        for start, end, shift in own.runs:
+            if start >= limit:
+                break
+            key, last = start + shift, (end if end < limit else limit) + shift
+            while key < last:
+                segment = self._first.get(key)
+                if segment is None:
+                    return count, revived
+                hi = segment.hi if segment.hi < last else last
+                found.append((segment, hi))
+                count += hi - key
+                if not segment.refs:
+                    revived += hi - key
+                key = hi
+        return count, revived
 
     def adopt(self, seq: Sequence) -> None:
-        found = self._found
-        cached, lru = self._cached, self._lru
-        for handle in found:
-            if type(handle) is int:
-                refs = cached[handle]
-                cached[handle] = refs + 1  # type: ignore[operator]  # the handle is the key, so this is a count
-                if refs:
-                    continue
-            else:
-                handle.refs += 1  # type: ignore[union-attr]
-                if handle.refs > 1:  # type: ignore[union-attr]
-                    continue
-            del lru[handle]
-            self.free -= 1
-        seq.blocks = found
-        seq.nblocks = seq.nreg = len(found)
+        own: Holding | None = seq.keys
+        seq.nblocks = seq.nreg = 0
+        if own is None:
+            return
+        pieces, held = own.pieces, 0
+        for segment, hi in self._found:
+            if hi < segment.hi:
+                self._cut(segment, hi)
+            held += hi - segment.lo
+            segment.refs += 1
+            if segment.freed is not None:
+                self._revive(segment)
+            pieces.append((segment, hi))
+        own.held = seq.nblocks = seq.nreg = held
+
+    def _cut(self, segment: Segment, key: int) -> None:
+        upper = segment.cut(key)
+        if segment.copy:
+            self._copies.insert(self._copies.index(segment) + 1, upper)
+        else:
+            self._first[key] = upper
+
+    def _revive(self, segment: Segment) -> None:
+        freed = segment.freed
+        assert freed is not None
+        segment.freed = segment.after = None
+        freed.parts.remove(segment)
+        if not freed.parts and not freed.dead:
+            del self._lru[freed]
+        self.free -= segment.hi - segment.lo
 
     def grow(self, seq: Sequence, blocks: int) -> None:
         self.take(blocks)
@@ -131,60 +141,91 @@ class TracedPool:
         while blocks > self._dead:
             blocks -= self._dead
             self._dead = 0
-            handle, _ = self._lru.popitem(last=False)
-            if type(handle) is DeadRun:
-                self._dead = handle.length
+            freed = next(iter(self._lru))
+            if freed.dead:
+                self._dead, freed.dead = freed.dead, 0
             else:
-                self._forget(handle)  # type: ignore[arg-type]
-                blocks -= 1
+                blocks -= self._forget(freed.parts, blocks)
+            if not freed.parts:
+                del self._lru[freed]
         self._dead -= blocks
 
-    def _forget(self, handle: Handle) -> None:
-        """The block behind ``handle`` loses its content; the earliest later copy takes its place."""
-        key = handle if type(handle) is int else handle.key  # type: ignore[union-attr]
-        if type(handle) is Copy:
-            self._copies -= 1
-            if self._cached[key] is not handle:
-                later = self._dups[key]
-                later.remove(handle)
-                if not later:
-                    del self._dups[key]
-                return
-        waiting = self._dups.get(key)
-        if waiting is None:
-            del self._cached[key]
-            return
-        self._cached[key] = waiting.pop(0)
-        if not waiting:
-            del self._dups[key]
-        self.changes += 1
+    def _forget(self, parts: list[Segment], most: int) -> int:
+        """At most so many blocks at the end of ``parts`` lose their content; the earliest later copies take their places."""
+        segment = parts[-1]
+        hi = segment.hi
+        lo = segment.hi = max(hi - most, segment.lo)
+        if lo == segment.lo:
+            parts.pop()
+            if segment.copy:
+                self._copies.remove(segment)
+            elif self._first.get(lo) is segment:
+                del self._first[lo]
+        if self._copies and not segment.copy:
+            self._promote(lo, hi)
+        return hi - lo
+
+    def _promote(self, lo: int, hi: int) -> None:
+        """The earliest copies of the keys from ``lo`` to ``hi`` are gone: the next ones become it, where there are some."""
+        copies, gaps = self._copies, [(lo, hi)]
+        while gaps:
+            lo, hi = gaps.pop()
+            at = next((at for at, copy in enumerate(copies) if copy.lo < hi and copy.hi > lo), None)
+            if at is None:
+                continue
+            if copies[at].lo < lo:
+                self._cut(copies[at], lo)
+                at += 1
+            if copies[at].hi > hi:
+                self._cut(copies[at], hi)
+            segment = copies.pop(at)
+            segment.copy = False
+            self._first[segment.lo] = segment
+            self.changes += segment.hi - segment.lo
+            gaps += [(low, high) for low, high in ((lo, segment.lo), (segment.hi, hi)) if low < high]
 
     def commit(self, seq: Sequence, tokens: int) -> None:
         full = tokens // self._size
         if full > seq.nreg:
-            self._register(seq, full)
+            own: Holding | None = seq.keys
+            if own is not None and own.held < own.length:
+                self._register(own, full if full < own.length else own.length)
             seq.nreg = full
 
-    def _register(self, seq: Sequence, full: int) -> None:
-        blocks = seq.blocks
-        new = seq.keys[len(blocks) : full]
-        if not new:
-            return
-        self.changes += len(new)
-        cached = self._cached
-        if cached.keys().isdisjoint(new):
-            cached.update(dict.fromkeys(new, 1))
-            blocks += new
-            return
-        for key in new:
-            if key in cached:
-                copy = Copy(key)
-                self._copies += 1
-                self._dups.setdefault(key, []).append(copy)
-                blocks.append(copy)
-            else:
-                cached[key] = 1
-                blocks.append(key)
+    def _register(self, own: Holding, stop: int) -> None:
+        at = own.held
+        self.changes += stop - at
+        own.held = stop
+        while at < stop:
+            _, end, shift = own.runs[own.run]
+            if end <= at:
+                own.run += 1
+                continue
+            key, last = at + shift, (end if end < stop else stop) + shift
+            while key < last:
+                segment = self._first.get(key)
+                key = last if segment is None else min(segment.hi, last)
+                if segment is None:
+                    self._register_first(own, at + shift, last)
+                else:
+                    self._register_copy(own, segment, key)
+                at = key - shift
+
+    def _register_first(self, own: Holding, lo: int, hi: int) -> None:
+        segment = None if self._copies else own.go_on(lo)
+        if segment is not None:
+            own.lengthen(segment, hi)
+        else:
+            segment = self._first[lo] = Segment(lo, hi, 1)
+            own.pieces.append((segment, hi))
+
+    def _register_copy(self, own: Holding, segment: Segment, hi: int) -> None:
+        """The keys of ``segment`` up to ``hi``, which is where ``own`` will go on."""
+        if hi < segment.hi:
+            self._cut(segment, hi)
+        copy = Segment(segment.lo, hi, 1, copy=True)
+        self._copies.append(copy)
+        own.pieces.append((copy, hi))
 
     def advance(self, due: dict[int, Sequence], filling: dict[int, Sequence], iteration: int, grants: Iterable[Grant]) -> None:
         taken = len(due)
@@ -204,7 +245,8 @@ class TracedPool:
             self.commit(seq, tokens)
 
     def joined(self, seq: Sequence) -> None:
-        if len(seq.blocks) < len(seq.keys):
+        own: Holding | None = seq.keys
+        if own is not None and own.held < own.length:
             self._fill[seq.ticket] = seq
 
     def left(self, seq: Sequence) -> None:
@@ -212,47 +254,46 @@ class TracedPool:
 
     def release(self, seq: Sequence, held: int, registered: int, *, resumes: bool) -> None:
         self.blank += held - registered
-        self.free += held - registered
-        if resumes:
-            self._make_private(seq, registered)
-        blocks = seq.blocks
-        counted = registered - len(blocks)
-        if counted:
-            self._lru[DeadRun(counted)] = None
-            self.free += counted
-        if blocks:
-            self._unref(blocks)
-        seq.blocks = []
+        self.free += held
         seq.nblocks = seq.nreg = 0
+        own: Holding | None = seq.keys
+        counted = registered if own is None else registered - own.held
+        if counted and resumes:  # it can hit its own blocks when it comes back
+            own = seq.keys = Holding(BlockKeys()) if own is None else own
+            self._first[self._private] = own.make_private(self._private, counted)
+            self._private += counted + 1
+            counted = 0
+        freed = Freed(counted)
+        if own is not None:
+            self.free -= own.held
+            self.free += self._unref(own, freed)
+        if freed.dead or freed.parts:
+            self._lru[freed] = None
 
-    def _make_private(self, seq: Sequence, registered: int) -> None:
-        """A preempted sequence can hit its own blocks when it resumes: its counted ones get keys and handles."""
-        have = len(seq.blocks)
-        if registered > have:
-            first = self._private - (registered - have)
-            new = list(range(self._private - 1, first - 1, -1))
-            self._private = first
-            seq.keys = seq.keys[:have] + new
-            self._cached.update(dict.fromkeys(new, 1))
-            seq.blocks = seq.blocks + new
-
-    def _unref(self, blocks: list[Handle]) -> None:
-        cached, lru = self._cached, self._lru
-        freed = 0
-        for handle in reversed(blocks):
-            if type(handle) is int:
-                refs = cached[handle] - 1  # type: ignore[operator]  # the handle is the key, so this is a count
-                cached[handle] = refs
+    def _unref(self, own: Holding, freed: Freed) -> int:
+        """Nobody may be left who holds what ``own`` does: such blocks go to ``freed``. Returns their number."""
+        parts, blocks = freed.parts, 0
+        for segment in own.segments():
+            segment.refs -= 1
+            if segment.refs:
+                continue
+            segment.after = None
+            blocks += segment.hi - segment.lo
+            below = parts[-1] if parts else None
+            if below is not None and below.hi == segment.lo and not self._copies:
+                below.hi = segment.hi
+                if self._first.get(segment.lo) is segment:
+                    del self._first[segment.lo]
             else:
-                refs = handle.refs = handle.refs - 1  # type: ignore[union-attr]
-            if not refs:
-                lru[handle] = None
-                freed += 1
-        self.free += freed
+                segment.freed = freed
+                parts.append(segment)
+        own.clear()
+        return blocks
 
     def entries(self, running: Iterable[tuple[Sequence, int]]) -> int:
-        counted = sum(registered - len(seq.blocks) for seq, registered in running)
-        return len(self._cached) + counted + self._dead + sum(run.length for run in self._lru if type(run) is DeadRun)
+        counted = sum(registered - (seq.keys.held if seq.keys is not None else 0) for seq, registered in running)
+        dead = self._dead + sum(freed.dead for freed in self._lru)
+        return sum(segment.hi - segment.lo for segment in self._first.values()) + counted + dead
 
 
 def _first(entry: tuple[int, Sequence, int]) -> int:

@@ -111,7 +111,7 @@ class Replay:
                     return True
                 now = calendar.due_ns
                 continue
-            if coaster is not None and coaster.ready() and coaster.run(now, now, calendar.due_ns, calendar.event_ns, []):
+            if coaster is not None and coaster.ready() and coaster.run(now, now, calendar, []):
                 now = self.now = coaster.start
                 continue
             plan = schedule(now)
@@ -159,7 +159,7 @@ class Replay:
                 if before is not None:
                     start, owed = self._complete(*before, made)
                     before = None
-                if coaster.run(made, start, calendar.due_ns, calendar.event_ns, list(owed)):
+                if coaster.run(made, start, calendar, list(owed)):
                     made, start, owed = coaster.made, coaster.start, coaster.owed
                     self.now = start
                     continue

@@ -75,7 +75,7 @@ class Scheduler:
         self._size = state.size
         self._fill = state.fill_offset
 
-    def add(self, request: Request, keys: list[int]) -> Sequence:
+    def add(self, request: Request, keys: SequenceOf[int]) -> Sequence:
         """Queue a request; ``keys`` are its block keys (``BlockPool.bind``). Prompts of ``max_model_len`` or more never get here."""
         limit = min(request.output_tokens, self.config.max_model_len - request.prompt_tokens)
         assert limit > 0
