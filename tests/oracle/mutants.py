@@ -59,7 +59,8 @@ _HAND_OVER = """        if state.joined:
 """
 _LAST = "        plan.running = len(state.running)\n"
 _PROMOTED = "            self._first[key] = waiting.pop(0)\n"
-_LAST_COPY = "            del self._dups[key]\n"
+_PROMOTED_RUN = "            self.changes += segment.hi - segment.lo\n"
+_BORDER = "        if hi < segment.hi:\n            self._cut(segment, hi)\n        copy ="
 _COUNTED = "self.changes += 1\n"
 
 MUTANTS = (
@@ -70,7 +71,7 @@ MUTANTS = (
     ),
     Mutant(
         "1 promotion of an in-use copy is not counted (traced)",
-        (("kv_traced", f"{_LAST_COPY}        {_COUNTED}", _LAST_COPY),),
+        (("kv_traced", _PROMOTED_RUN, ""),),
         ((50, "turns"), (560, "turns")),
     ),
     Mutant(
@@ -82,6 +83,26 @@ MUTANTS = (
         "2 explicit sequences register after decodes (traced)",
         (("kv_traced", "            ready.sort(key=_first)\n", ""),),
         ((155, "turns"), (168, "copies")),
+    ),
+    Mutant(
+        "runs: no border where the holder of a copy goes on",
+        (("kv_traced", _BORDER, "        copy ="),),
+        ((3, "priority"), (4, "sharing")),
+    ),
+    Mutant(
+        "runs: lengthened where the holder of a copy goes on",
+        (("kv_traced", "None if self._copies else own.go_on", "own.go_on"),),
+        ((7, "copies"), (43, "copies")),
+    ),
+    Mutant(
+        "runs: joined where the holder of a copy goes on",
+        (("kv_traced", "segment.lo and not self._copies:", "segment.lo:"),),
+        ((2, "starvation"), (3, "priority")),
+    ),
+    Mutant(
+        "runs: given up from the front",
+        (("kv_traced", "segment = parts[-1]", "segment = parts[0]"), ("kv_traced", "parts.pop()", "parts.pop(0)")),
+        ((1, "pressure"), (7, "copies")),
     ),
     Mutant(
         "3 a starved decode's registered blocks stay implied",
