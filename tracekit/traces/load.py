@@ -221,7 +221,7 @@ def _report(arranged: Arranged, sources: list[Source], trace: int | None, name: 
         rows_read=stage.read, rows_kept=stage.kept, rows_dropped=dict(stage.dropped), span_ns=arranged.span_ns,
         t0_ns=arranged.t0_ns if facts.absolute else None, block_tokens=facts.block_tokens, obs_clock=facts.obs_clock,
         arrival_kind=facts.arrival_kind or ("absolute" if facts.absolute else "relative"),
-        ignored_columns=_told(facts.ignored_columns), warnings=facts.warnings, rejects=stage.rejects,
+        ignored_columns=_told(list(facts.ignored)), warnings=facts.warnings, rejects=stage.rejects,
         times=facts.times,
     )  # fmt: skip
 

@@ -55,7 +55,5 @@ def choose_fields(file: str, names: list[str], mapping: Mapping[str, Mapped], fa
         )  # fmt: skip
     fields = [chosen[name] for name in COLUMNS if name in chosen and (blocks or COLUMNS[name].kind != "blocks")]
     read = {field.source for field in fields}
-    for name in names:
-        if name not in read and name not in facts.ignored_columns:
-            facts.ignored_columns.append(name)
+    facts.ignore(name for name in names if name not in read)
     return fields

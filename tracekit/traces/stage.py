@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Facts", "Reject", "Stage", "cell"]
 
 EXAMPLES = 1000
+MOST_IGNORED = 200_000
 _PROSE = re.compile(r"[^\W\d_]{2,}[\s,;:.!?]+[^\W\d_]{2,}|@|[^\x00-\x7f]{4}|[^\W\d_]{24}")
 """Two words, an address, a run of letters of another script: no number, date or id looks like that."""
 MEMORY = "500MB"
@@ -55,11 +56,23 @@ class Facts:
     obs_clock: Literal["server", "client", "gateway"] | None = None
     arrival_kind: str | None = None
     """How arrivals came to be, where they are neither absolute nor relative times of a log: ``generated``, ``closed_loop``."""
-    ignored_columns: list[str] = field(default_factory=list)
+    ignored: dict[str, None] = field(default_factory=dict)
+    """Columns and keys that were not read, in the order of appearance."""
     warnings: list[str] = field(default_factory=list)
 
     times: dict[str, str] = field(default_factory=dict)
     """How each source column of times was read, and why so."""
+
+    def ignore(self, names: Iterable[str]) -> None:
+        """Columns that are not read; beyond thousands (a log keyed by somebody's words) no more are kept."""
+        for name in names:
+            if len(self.ignored) >= MOST_IGNORED:
+                return
+            self.ignored[name] = None
+
+    def read_after_all(self, name: str) -> None:
+        """A column that was thought not to be read, but is."""
+        self.ignored.pop(name, None)
 
     def warn(self, text: str) -> None:
         if text not in self.warnings:

@@ -46,7 +46,7 @@ def read_burst(source: Source, stage: Stage, fields: Sequence[Mapped]) -> None:
     if missing:
         raise InputError(f"no column {', '.join(missing)}", file=source.name, line=table.header_line, expected="the columns of BurstGPT")
     used = {field.source for field in fields}
-    stage.facts.ignored_columns += [n for n in table.names if n not in used and n not in stage.facts.ignored_columns]
+    stage.facts.ignore(name for name in table.names if name not in used)
     read_delimited(source, stage, table, fields)
 
 

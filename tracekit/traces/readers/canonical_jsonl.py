@@ -44,5 +44,5 @@ def read(source: Source, stage: Stage, options: ReadOptions) -> None:
     if len(kinds) == 1 and kinds <= KINDS:
         stage.facts.arrival_kind = kinds.pop()
     fields = choose_json_fields(source, stage, {})
-    stage.facts.ignored_columns = [name for name in stage.facts.ignored_columns if name != "arrival_kind"]
-    read_json_lines(source, stage, fields, discover=discoverer(fields, stage, stage.facts.ignored_columns))
+    stage.facts.read_after_all("arrival_kind")
+    read_json_lines(source, stage, fields, discover=discoverer(fields, stage, stage.facts.ignored))

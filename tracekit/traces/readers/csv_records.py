@@ -38,8 +38,7 @@ def csv_batches(source: Source, stage: Stage, wanted: Collection[str], table: Ta
     """
     table = header_of(source) if table is None else table
     places = [(i, name) for i, name in enumerate(table.names) if name in wanted]
-    told = stage.facts.ignored_columns
-    told += [name for name in table.names if name and name not in wanted and name not in told]
+    stage.facts.ignore(name for name in table.names if name and name not in wanted)
     csv.field_size_limit(CELL_LIMIT)
     lines: list[int] = []
     rows: list[dict[str, object]] = []

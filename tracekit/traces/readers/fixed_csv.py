@@ -23,6 +23,5 @@ def read_fixed(source: Source, stage: Stage, fields: Sequence[Mapped], optional:
                          line=table.header_line, expected="the columns of this format")  # fmt: skip
     chosen = [*fields, *(field for field in optional if field.source in table.names)]
     used = {field.source for field in chosen}
-    told = stage.facts.ignored_columns
-    told += [name for name in table.names if name not in used and name not in told]
+    stage.facts.ignore(name for name in table.names if name not in used)
     read_delimited(source, stage, table, chosen)

@@ -5,7 +5,7 @@ Fields are taken by ``--map`` (``a.b`` looks inside objects), or recognised by n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tracekit.errors import InputError
 from tracekit.traces.columns import Mapped, guess_mapping
@@ -56,11 +56,11 @@ def choose_json_fields(source: Source, stage: Stage, mapping: dict[str, Mapped],
         else:
             stage.facts.warn(f"{field.source}: how many tokens a block has is unknown, so block ids were left out"
                              f" (say hash_ids={field.source}:512)")  # fmt: skip
-    stage.facts.ignored_columns = [name for name in stage.facts.ignored_columns if name != "block_tokens"]
+    stage.facts.read_after_all("block_tokens")
     return out
 
 
-def discoverer(fields: Sequence[Mapped], stage: Stage, known: list[str]) -> Discover:
+def discoverer(fields: Sequence[Mapped], stage: Stage, known: Iterable[str]) -> Discover:
     """Finds canonical columns among keys that only later rows have."""
     have = {field.column.name for field in fields}
     told = set(known) | {field.source for field in fields} | {"block_tokens"}
@@ -71,7 +71,7 @@ def discoverer(fields: Sequence[Mapped], stage: Stage, known: list[str]) -> Disc
         found = [mapped for name, mapped in guess_mapping(new).items() if name not in have and mapped.column.kind != "blocks"]
         have.update(mapped.column.name for mapped in found)
         taken = {mapped.source for mapped in found}
-        stage.facts.ignored_columns += [key for key in new if key not in taken and key not in stage.facts.ignored_columns]
+        stage.facts.ignore(key for key in new if key not in taken)
         return found
 
     return discover
@@ -80,5 +80,5 @@ def discoverer(fields: Sequence[Mapped], stage: Stage, known: list[str]) -> Disc
 def read(source: Source, stage: Stage, options: ReadOptions) -> None:
     """Rows to the stage."""
     fields = choose_json_fields(source, stage, dict(options.mapping), timed=options.arrival is None)
-    found = discoverer(fields, stage, stage.facts.ignored_columns)
+    found = discoverer(fields, stage, stage.facts.ignored)
     read_batches(source, stage, fields, json_batches(source, stage), discover=found)

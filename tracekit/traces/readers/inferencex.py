@@ -48,5 +48,5 @@ def read(source: Source, stage: Stage, options: ReadOptions) -> None:
     if missing:
         raise InputError(f"no column {', '.join(missing)}", file=source.name, line=table.header_line, expected="those of InferenceX")
     used = {field.source for field in FIELDS}
-    stage.facts.ignored_columns += [n for n in table.names if n not in used and n not in stage.facts.ignored_columns]
+    stage.facts.ignore(name for name in table.names if name not in used)
     read_delimited(source, stage, table, FIELDS)

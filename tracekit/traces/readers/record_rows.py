@@ -95,8 +95,7 @@ def read_rows(source: Source, stage: Stage, fields: Sequence[Mapped], batches: B
             yield np.asarray(at, np.int64), rows
 
     read_batches(source, stage, fields, flat(), derive=derive)
-    told = stage.facts.ignored_columns
-    told += [key for key in sorted(map(str, seen - set(used))) if key not in told]
+    stage.facts.ignore(sorted(map(str, seen - set(used))))
 
 
 def _nulls(*columns: Values) -> npt.NDArray[np.bool_]:
