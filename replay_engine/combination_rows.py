@@ -49,6 +49,11 @@ def _beyond_engine(rules: Rules) -> bool:
     return (rules.batching, rules.order, rules.preemption) != (plain.batching, plain.order, plain.preemption)
 
 
+def _never_full(rules: Rules, most: int | None) -> bool:
+    """A fixed batch that more than ``most`` requests never wait for."""
+    return rules.batching.mode == "static" and most is not None and most < rules.batching.size
+
+
 def _no(first: str, second: str, refused: Test, reason: str, expected: str, *example: str) -> Combination:
     return Combination(first=first, second=second, reason=reason, expected=expected, example=example, refused=refused)
 
@@ -84,6 +89,15 @@ _BATCHING = (
     _no("batching.size > max_num_seqs", "max_num_seqs", lambda c, r: _batches(r) and r.batching.size > c.seat_limit,
         "a batch needs a seat for each of its members", "batching.size of at most max_num_seqs",
         "batching.mode=static", "batching.size=16", "max_num_seqs=8"),
+    _no("client.max_in_flight < batching.size", "batching.mode = static", lambda c, r: _never_full(r, r.client.max_in_flight),
+        "the client never sends enough at a time to fill a batch, and a fixed batch waits until it is full",
+        "client.max_in_flight of at least batching.size, or batching.mode = dynamic",
+        "batching.mode=static", "batching.size=8", "client.max_in_flight=4"),
+    _no("front_door.max_queued_reqs < batching.size", "batching.mode = static",
+        lambda c, r: _never_full(r, r.front_door.max_queued_reqs),
+        "requests are turned away before enough wait to fill a batch, and a fixed batch waits until it is full",
+        "front_door.max_queued_reqs of at least batching.size, or batching.mode = dynamic",
+        "batching.mode=static", "batching.size=8", "front_door.max_queued_reqs=4"),
     _no("batching.answers = batch", "batching.mode = continuous", lambda c, r: r.batching.answers == "batch" and not _batches(r),
         "continuous batching has no batch that ends", "batching.answers = own, or batching.mode = static or dynamic",
         "batching.answers=batch"),
