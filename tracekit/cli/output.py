@@ -45,7 +45,16 @@ def print_json(document: object) -> None:
     import orjson
 
     options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
-    write_out(orjson.dumps(document, default=_plain, option=options).decode() + "\n")
+    text = orjson.dumps(document, default=_plain, option=options).decode()
+    # JSON lets marks through that turn the direction of text or hide it: they are escaped as well
+    plain = text.isascii() and "\x7f" not in text
+    write_out((text if plain else "".join(map(_json_safe, text))) + "\n")
+
+
+def _json_safe(char: str) -> str:
+    if char.isprintable() or char == "\n":
+        return char
+    return "".join(f"\\u{unit:04x}" for unit in memoryview(char.encode("utf-16-le")).cast("H"))
 
 
 def _plain(value: object) -> Any:

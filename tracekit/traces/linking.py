@@ -115,7 +115,7 @@ def _named(stage: Stage, rows: _Rows) -> Links:
         found = pa.chunked_array([pa.nulls(len(rows.table), pa.int32())])
     else:
         found = pc.index_in(wanted, value_set=ids.combine_chunks(), skip_nulls=True)
-    parent = np.asarray(pc.fill_null(found.cast(pa.int64()), -1).to_numpy(), np.int64)
+    parent = np.array(pc.fill_null(found.cast(pa.int64()), -1).to_numpy(), np.int64)
     lost = int(pc.count(wanted).as_py()) - int(np.count_nonzero(parent >= 0))
     if lost:
         stage.facts.warn(f"{lost} requests name a parent that is not in the trace (a cut window): they start sessions of their own")

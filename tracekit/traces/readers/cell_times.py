@@ -125,8 +125,8 @@ def _counted(con: duckdb.DuckDBPyConnection, source: Source, facts: Facts, field
     """Numbers, in the unit that was said or that their size tells."""
     number, factor = f"TRY_CAST({cell} AS DOUBLE)", nanoseconds(field.unit or "s")
     query = (
-        f"SELECT count({cell}), count(n), min(abs(n)) FILTER (d), max(abs(n)) FILTER (d), count(*) FILTER (d)"
-        f" FROM (SELECT {cell}, CASE WHEN isfinite({number}) THEN {number} END AS n, abs(n) * {factor} >= {DATED} AS d"
+        "SELECT count(c), count(n), min(abs(n)) FILTER (d), max(abs(n)) FILTER (d), count(*) FILTER (d)"
+        f" FROM (SELECT {cell} AS c, CASE WHEN isfinite({number}) THEN {number} END AS n, abs(n) * {factor} >= {DATED} AS d"
         f" FROM {scan})"
     )
     total, numbers, smallest, largest, dated = con.execute(query).fetchall()[0]
