@@ -83,15 +83,22 @@ class Intake:
             if at > request.expires_ns:
                 at = request.expires_ns
                 self._give_up(request, at, EventKind.timeout)
+                self._abandon(request.index, at)
+            elif self._calendar.has_followers:
+                self._calendar.release(request.index, at)
+                gate = self._scheduler.state.gate
+                if gate is not None and not self._calendar.exhausted:
+                    gate.drained = False
             self._ended(request, at, seq.output_limit)
 
     def end_all(self, now: int, reason: OutcomeReason) -> None:
-        """The replay stops at ``now``: whoever came and has not ended fails."""
+        """The replay stops at ``now``: whoever came and has not ended fails, and who waits for another's completion is not released."""
         for seq in list(self.live.values()):
             self._end(seq, now, RequestState.failed, reason, self._outputs(seq))
         self.live.clear()
         for request in self._held.drain() if self._held is not None else ():
             self._never_sent(request, max(now, request.arrival_ns), RequestState.failed, reason)
+        self._unreleased(self._calendar.abandon_all(), now)
 
     def _watch(self, request: Request) -> None:
         """What will happen to a request whose clock has started, if nothing happens before."""
@@ -114,6 +121,7 @@ class Intake:
             self._recorder.spans.never_started(
                 request.index, request.arrival_ns, request.prompt_tokens, RequestState.rejected, verdict.reason
             )
+            self._abandon(request.index, at)
             if self._held is not None:
                 self._calendar.add(at, EventKind.slot, request.index)
             return
@@ -162,7 +170,19 @@ class Intake:
         self._give_up(seq.request, at, kind)
         self._end(seq, at if waits else now, state, reason, outputs)
         self._ended(seq.request, at, -1)
+        self._abandon(index, at)
         return True
+
+    def _abandon(self, index: int, at: int) -> None:
+        """Request ``index`` ended at ``at`` without completing: what waits for it will never be sent."""
+        if self._calendar.has_followers:
+            self._unreleased(self._calendar.abandon(index), at)
+
+    def _unreleased(self, requests: list[Request], at: int) -> None:
+        for request in requests:
+            self._recorder.spans.never_started(
+                request.index, at, request.prompt_tokens, RequestState.unreleased, OutcomeReason.parent_unfinished
+            )
 
     def _give_up(self, request: Request, at: int, kind: EventKind) -> None:
         if kind != EventKind.cancel:
@@ -175,6 +195,7 @@ class Intake:
         spans = self._recorder.spans
         spans.dispatched(request.index, request.arrival_ns, at)
         spans.never_started(request.index, request.arrival_ns, request.prompt_tokens, state, reason)
+        self._abandon(request.index, at)
 
     def _ended(self, request: Request, at: int, tokens: int) -> None:
         """A request that was let in has ended: client and front door learn of it when the clock gets there."""

@@ -145,6 +145,7 @@ class OutcomeReason(IntEnum):
     queue_timeout = 13  # ns since arrival
     timeout = 14  # ns since arrival
     client_slot = 15  # ns held back, requests in flight
+    parent_unfinished = 16
 
 
 class Decision(IntEnum):

@@ -176,7 +176,7 @@ def _extend_types(con: DuckDBPyConnection, there: Mapping[str, Mapping[str, str]
             con.execute(f'ALTER TABLE {table} ALTER "{column}" TYPE {kind}')
 
 
-MIGRATIONS: tuple[Callable[[DuckDBPyConnection], None], ...] = (_create_runs, _follow_layouts)
+MIGRATIONS: tuple[Callable[[DuckDBPyConnection], None], ...] = (_create_runs, _follow_layouts, _follow_layouts)
 """Step ``i`` brings a database from schema version ``i`` to ``i + 1``; append only. Append ``_follow_layouts`` again whenever a
 row layout or a list of names grows."""
 
