@@ -83,7 +83,7 @@ def test_mooncake(shared: Callable[[str], Path]) -> None:
     assert trace.runs is not None
     columns = tuple(trace.runs[name].to_numpy().astype(np.int64) for name in ("req_idx", "pos_start", "first_id", "len"))
     began = time.process_time()
-    curve = reuse_curve(columns, trace.arrivals["input_tokens"].to_numpy().astype(np.int64), 512)  # type: ignore[arg-type]
+    curve = reuse_curve(columns, trace.arrivals["input_tokens"].to_numpy().astype(np.int64), 512)
     points = curve.points()
     assert time.process_time() - began < 5
     assert curve.references == 288_500
