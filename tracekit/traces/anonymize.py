@@ -20,7 +20,7 @@ import orjson
 
 from tracekit.errors import UsageError, shown
 from tracekit.slices import parse_window
-from tracekit.traces.arrow_columns import aligned, ints
+from tracekit.traces.arrow_columns import aligned, codes, ints
 from tracekit.traces.columns import EXTRA
 from tracekit.traces.load import LoadedTrace, read_trace
 from tracekit.traces.prefix_runs import cut_runs
@@ -33,6 +33,7 @@ NUMBERED = {"tenant": "tenant", "session_id": "session", "model": "model", "adap
 LABELS = ("class", "kind", "error_code", "finish_reason")
 """Short words of a fixed vocabulary; kept where they look like it, else ``other``."""
 
+TOLD_ELSEWHERE = ("lora", "image", "audio", "video", "n")
 _LABEL = re.compile(r"[A-Za-z][A-Za-z_.-]{0,31}|\d{3}")
 MOST_LABELS = 40
 
@@ -68,12 +69,26 @@ def _window(trace: LoadedTrace, window: str | None) -> Ints:
         raise UsageError(f"--window {shown(window)}: this trace's times count from the start of each session; expected no window")
     begin, end = parse_window(window, trace.report.span_ns, trace.report.t0_ns)
     arrival = ints(trace.arrivals, "arrival_ns")
-    parent = _parents(trace)
-    first = arrival if parent is None else arrival[roots_of(parent)[0]]
+    first = _first_arrivals(trace, arrival)
     kept = np.flatnonzero((first >= begin) & (first < end))
     if not len(kept):
         raise UsageError(f"--window {shown(window)}: no request arrives in it; expected a part of the trace")
     return kept
+
+
+def _first_arrivals(trace: LoadedTrace, arrival: Ints) -> Ints:
+    """The arrival of each row's session, by the parents that are known and by its name."""
+    parent = _parents(trace)
+    first = arrival if parent is None else arrival[roots_of(parent)[0]]
+    extras = aligned(trace.extras, np.arange(len(arrival))) if trace.extras is not None else None
+    if extras is None or "session_id" not in extras.column_names:
+        return first
+    session, _ = codes(extras, "session_id")
+    if session is None:
+        return first
+    begins = np.full(int(session.max()) + 2, np.iinfo(np.int64).max)
+    np.minimum.at(begins, session, first)
+    return np.where(session < 0, first, begins[session])
 
 
 def _parents(trace: LoadedTrace) -> Ints | None:
@@ -111,6 +126,8 @@ def _columns(trace: LoadedTrace, keep: Ints, salt: bytes) -> dict[str, list[Any]
 def _hidden(name: str, values: list[Any], salt: bytes, shift: int) -> list[Any]:
     if name == "request_id":
         return [None if value is None else _hash(value, salt) for value in values]
+    if name == "unmodelled":
+        return [_marks(value) for value in values]
     if name in NUMBERED:
         return _numbered(values, NUMBERED[name])
     if name == "agent_path":
@@ -122,6 +139,11 @@ def _hidden(name: str, values: list[Any], salt: bytes, shift: int) -> list[Any]:
         fit = known if len(known) <= MOST_LABELS else set()
         return [value if value is None or (value in fit and _LABEL.fullmatch(value)) else "other" for value in values]
     return [value - shift if value is not None and shift else value for value in values]
+
+
+def _marks(value: str | None) -> str | None:
+    """Those that no other column tells."""
+    return ",".join(mark for mark in (value or "").split(",") if mark not in TOLD_ELSEWHERE) or None
 
 
 def _numbered(values: list[Any], word: str) -> list[Any]:

@@ -45,4 +45,4 @@ def read(source: Source, stage: Stage, options: ReadOptions) -> None:
         stage.facts.arrival_kind = kinds.pop()
     fields = choose_json_fields(source, stage, {})
     stage.facts.read_after_all("arrival_kind")
-    read_json_lines(source, stage, fields, discover=discoverer(fields, stage, stage.facts.ignored))
+    read_json_lines(source, stage, fields, discover=discoverer(fields, stage, [*stage.facts.ignored, "arrival_kind"]))
