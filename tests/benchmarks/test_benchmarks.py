@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks import all as every
-from benchmarks import iterations, lean, lean_side, load, mooncake, startup, whole, workloads
+from benchmarks import iterations, lean, lean_side, load, mooncake, policies, startup, whole, workloads
 from benchmarks.engine_run import best, replay_nowhere, replay_spooled
 from benchmarks.figures import Figure, Report, document, machine, python_reference, table
 from benchmarks.workloads import ColumnSource, Load, planned
@@ -76,6 +76,14 @@ def test_mooncake(capsys: pytest.CaptureFixture[str]) -> None:
     figures = json.loads(run(mooncake.main, "--json", "--repeats", "1", "--limit", "60", capsys=capsys))["figures"]
     assert figures["mooncake_per_s"]["target"] == pytest.approx(figures["azure_per_s"]["value"] / 2)
     assert 0 < figures["hit_share"]["value"] < 1
+
+
+def test_policies(capsys: pytest.CaptureFixture[str]) -> None:
+    figures = json.loads(run(policies.main, "--json", "--repeats", "1", "--scale", "0.02", capsys=capsys))["figures"]
+    assert {"plain_per_s", "fair_per_s", "fair_ratio", "priority_per_s", "priority_ratio", "python_reference"} == set(figures)
+    for order in policies.ORDERS:
+        assert figures[f"{order}_ratio"]["target"] == 0.5
+        assert re.search(r", [1-9][\d,]* preemptions", figures[f"{order}_per_s"]["note"])
 
 
 def test_lean(capsys: pytest.CaptureFixture[str]) -> None:
