@@ -92,7 +92,7 @@ class Intake:
             self._ended(request, at, seq.output_limit)
 
     def end_all(self, now: int, reason: OutcomeReason) -> None:
-        """The replay stops at ``now``: whoever came and has not ended fails, and who waits for another's completion is not released."""
+        """The replay stops at ``now``: whoever came and has not ended fails, and who waits for a completion is not released."""
         for seq in list(self.live.values()):
             self._end(seq, now, RequestState.failed, reason, self._outputs(seq))
         self.live.clear()

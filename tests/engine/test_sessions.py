@@ -105,7 +105,7 @@ ROOMY = SchedulerConfig(max_num_batched_tokens=64, max_num_seqs=8, max_model_len
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("coast", [False, True])
 def test_a_turn_comes_when_its_parent_is_done_and_thought_over(asynchronous: bool, coast: bool) -> None:
-    turns = [Turn(100, 10, 5), Turn(-1, 12, 4, after=1, think=0), Turn(-1, 14, 3, after=1, think=7_000), Turn(90_000_000, 8, 2, after=3)]
+    turns = [Turn(100, 10, 5), Turn(-1, 12, 4, after=1), Turn(-1, 14, 3, after=1, think=7_000), Turn(90_000_000, 8, 2, after=3)]
     config = replace(ROOMY, async_scheduling=asynchronous)
     _, sink, state = play(turns, config, PLAIN, coast=coast)
     rows = by_request(sink)
@@ -143,7 +143,9 @@ turn = st.builds(
     think=st.sampled_from([0, 0, 1, 3_000, 200_000, 10**12]),
     cancel=st.sampled_from([-1, -1, -1, -1, 0, 7_000, 60_000]),
 )
-sessions = st.lists(turn, min_size=1, max_size=30).map(lambda rows: [replace(r, gap=0) if not r.after and r.gap < 0 else r for r in rows])
+sessions = st.lists(turn, min_size=1, max_size=30).map(
+    lambda rows: [replace(row, gap=0) if not row.after and row.gap < 0 else row for row in rows]
+)
 rule_sets = st.sampled_from(
     [
         Rules(),
@@ -182,7 +184,7 @@ def test_every_request_ends_once_and_no_turn_starts_too_early(turns: list[Turn],
 
 @settings(max_examples=150, deadline=None)
 @given(sessions, schedulers(), latencies)
-def test_coasting_changes_nothing_and_neither_does_repeating(turns: list[Turn], config: SchedulerConfig, latency: Latency) -> None:
+def test_coasting_and_repeating_change_nothing(turns: list[Turn], config: SchedulerConfig, latency: Latency) -> None:
     with_coast, without, again = (play(turns, config, latency, coast=coast)[1] for coast in (True, False, True))
     for table in TABLES:
         left, right = with_coast.table(table), without.table(table)
@@ -195,7 +197,7 @@ def test_coasting_changes_nothing_and_neither_does_repeating(turns: list[Turn], 
 
 @settings(max_examples=60, deadline=None)
 @given(sessions, latencies, st.integers(1, 4), st.sampled_from(["batch", "own"]))
-def test_a_batch_that_waits_for_company_does_not_wait_for_ever(turns: list[Turn], latency: Latency, size: int, answers: str) -> None:
+def test_a_batch_does_not_wait_for_ever_for_company(turns: list[Turn], latency: Latency, size: int, answers: str) -> None:
     batching = Batching(mode="static", size=size, answers=answers)  # type: ignore[arg-type]
     source, sink, state = play(turns, replace(ROOMY, max_num_seqs=8), latency, rules=Rules(batching=batching))
     assert state == "finished"

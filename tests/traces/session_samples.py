@@ -20,14 +20,16 @@ def claude_session(name: str, *requests: dict[str, Any]) -> dict[str, Any]:
 
 def _call(t: float, blocks: int, out: int = 9, **more: Any) -> dict[str, Any]:
     return {"t": t, "type": "n", "model": "m", "in": 64 * blocks + 5, "out": out, "hash_ids": list(range(1, blocks + 1)),
-            "input_types": ["text"], "output_types": ["text"], "stop": "end_turn", "api_time": 2.0, "think_time": 0.0} | more  # fmt: skip
+            "input_types": ["text"], "output_types": ["text"], "stop": "end_turn", "api_time": 2.0,
+            "think_time": 0.0} | more  # fmt: skip
 
 
 NESTED = claude_session(
     "s1",
     _call(0.0, 3, stop="tool_use"),
     {"t": 12.5, "type": "subagent", "agent_id": "agent_001", "duration_ms": 10000, "status": "completed", "total_tokens": 5,
-     "requests": [_call(0.0, 2, hash_ids=[50, 51]), _call(4.0, 3, hash_ids=[50, 51, 52], input_types=["tool_result"], think_time=2.0)]},
+     "requests": [_call(0.0, 2, hash_ids=[50, 51]),
+                  _call(4.0, 3, hash_ids=[50, 51, 52], input_types=["tool_result"], think_time=2.0)]},
     _call(13.0, 4, input_types=["tool_result"], think_time=11.0),
     _call(40.0, 3, think_time=25.0, type="s", ttft=0.5, hash_ids=[1, 2, 60]),
 )  # fmt: skip
@@ -42,11 +44,13 @@ def dynamo_events(schema: str = "dynamo.request.trace.v1") -> list[dict[str, Any
         context = {"session_id": "run" if old else agent} | ({"trajectory_id": agent} if old else {})
         if parent is not None:
             context["parent_trajectory_id" if old else "parent_session_id"] = parent
-        return {"timestamp": 1, "event": {"schema": schema, "event_type": kind, "event_source": "x", "agent_context": context, **body}}
+        head = {"schema": schema, "event_type": kind, "event_source": "x", "agent_context": context}
+        return {"timestamp": 1, "event": {**head, **body}}
 
     def call(number: int, at: int, took: float, agent: str, parent: str | None, hashes: list[int]) -> dict[str, Any]:
         request = {
-            "request_id": f"q{number}", "model": "m", "input_tokens": 16 * len(hashes) - 3, "output_tokens": 4, "cached_tokens": 0,
+            "request_id": f"q{number}", "model": "m", "input_tokens": 16 * len(hashes) - 3, "output_tokens": 4,
+            "cached_tokens": 0,
             "request_received_ms": 1779163000000 + at, "prefill_wait_time_ms": 1.5, "prefill_time_ms": 10.25, "ttft_ms": 11.75,
             "total_time_ms": took, "avg_itl_ms": 2.5, "worker": {"decode_worker_id": high},
             "replay": {"trace_block_size": 16, "input_length": 16 * len(hashes) - 3, "input_sequence_hashes": hashes},
@@ -78,7 +82,8 @@ def _round(session: str, number: int, minute: int, **more: Any) -> dict[str, Any
 
     heard = "user_message" if number == 0 else "tool_result"
     return {
-        "provider": "claude", "project": "p", "session_id": session, "round_index": number, "round_id": f"{session}-{number}", "model": "m",
+        "provider": "claude", "project": "p", "session_id": session, "round_index": number, "round_id": f"{session}-{number}",
+        "model": "m",
         "input_tokens_total": 100 + number, "prefix_tokens": 90, "newly_append_tokens": 10, "output_tokens": 20,
         "reasoning_output_tokens": None,
         "timing_events": [{"event_type": heard, "timestamp": at(1)}, {"event_type": "text", "timestamp": at(3)},
@@ -97,7 +102,8 @@ INFERENCEX = (
 
 SESSION_SAMPLES: dict[str, list[bytes]] = {
     "azure2024": [
-        b"TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00.009930+00:00,2162,5\n2024-05-10 00:00:00.017335+00:00,2399,6\n"
+        b"TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00.009930+00:00,2162,5\n"
+        b"2024-05-10 00:00:00.017335+00:00,2399,6\n"
         b"2024-05-10 00:00:01+00:00,76,15\n",
     ],
     "burstgpt6": [
@@ -122,20 +128,23 @@ SESSION_SAMPLES: dict[str, list[bytes]] = {
     "weka_sessions": [_lines(NESTED, claude_session("s2", _call(0.0, 2), _call(9.0, 2, think_time=7.0)))],
     "weka_normalized": [
         _lines(
-            *({"request_arrival_delta_s": 10.0 * i, "session_id": s, "input_tokens": 500 - 100 * i, "output_tokens": 7, "turn_index": i,
-               "model_id": "m", "ttft_s": 1.0, "api_time_s": 4.0, "block_hashes_count": 8, "hash_id_scope": "local",
+            *({"request_arrival_delta_s": 10.0 * i, "session_id": s, "input_tokens": 500 - 100 * i, "output_tokens": 7,
+               "turn_index": i, "model_id": "m", "ttft_s": 1.0, "api_time_s": 4.0, "block_hashes_count": 8, "hash_id_scope": "local",
                "session_models": '["m"]'} | ({"think_time_s": 6.0} if i else {}) for s in ("x", "y") for i in range(3))
         )
     ],
     "exgentic_spans": [
         _lines(
-            *({"session_id": "r", "span_index": i, "span_id": f"sp{i}", "start_time_iso": f"2026-04-20T11:44:{10 + 5 * i}.855935+00:00",
-               "start_time_s": 1776685490.855935 + 5 * i, "duration_ms": 0.0 if i == 1 else 2500.5, "input_tokens": 0 if i == 1 else 90,
+            *({"session_id": "r", "span_index": i, "span_id": f"sp{i}",
+               "start_time_iso": f"2026-04-20T11:44:{10 + 5 * i}.855935+00:00", "start_time_s": 1776685490.855935 + 5 * i,
+               "duration_ms": 0.0 if i == 1 else 2500.5, "input_tokens": 0 if i == 1 else 90,
                "output_tokens": 0 if i == 1 else 9, "is_error": i == 1, "finish_reasons": [] if i == 1 else ["stop"],
                "operation_name": "chat", "request_model": "m", "input_messages_hash": "6c"} for i in range(3))
         )
     ],
-    "tracelab": [_lines(_round("c:1", 0, 40), _round("c:1", 1, 41), _round("x:2", 0, 30, provider="codex", turn_id="t", prefix_tokens=0))],
+    "tracelab": [
+        _lines(_round("c:1", 0, 40), _round("c:1", 1, 41), _round("x:2", 0, 30, provider="codex", turn_id="t", prefix_tokens=0))
+    ],
     "inferencex": [INFERENCEX.encode()],
     "dynamo_trace": [_lines(*dynamo_events()), _lines(*dynamo_events("dynamo.agent.trace.v1"))],
 }  # fmt: skip

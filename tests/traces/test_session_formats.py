@@ -114,7 +114,8 @@ def test_session_ids_stay_apart_over_files_and_may_be_hashes(write: Write) -> No
 
 def test_sessions_that_are_damaged_lose_their_bad_requests_only(write: Write) -> None:
     good = {"t": 1.0, "type": "n", "in": 70, "out": 3, "hash_ids": [1]}
-    session = claude_session("s", good, {**good, "in": -1}, "nonsense", {**good, "hash_ids": [-4]}, {**good, "hash_ids": "x"}, good)  # type: ignore[arg-type]
+    bad: list[Any] = [{**good, "in": -1}, "nonsense", {**good, "hash_ids": [-4]}, {**good, "hash_ids": "x"}]
+    session = claude_session("s", good, *bad, good)
     lines = [json.dumps(session), json.dumps({**session, "id": "t", "requests": 7}), '{"id": "u", "requests": [{"t"']
     path = write("\n".join([json.dumps(claude_session("v", *[good] * 8)), *lines]), "t.jsonl")
     loaded = read_trace(path)
@@ -123,7 +124,8 @@ def test_sessions_that_are_damaged_lose_their_bad_requests_only(write: Write) ->
 
 
 def test_one_session_as_one_document(write: Write) -> None:
-    session = claude_session("s", {"t": 0, "type": "n", "in": 64, "out": 1, "hash_ids": [1]}, {"t": 5, "in": 64, "out": 1, "think_time": 4})
+    first = {"t": 0, "type": "n", "in": 64, "out": 1, "hash_ids": [1]}
+    session = claude_session("s", first, {"t": 5, "in": 64, "out": 1, "think_time": 4})
     trace = read_trace(write(json.dumps(session, indent=2), "s.json"))
     assert (trace.report.format, trace.report.rows_kept) == ("weka_sessions", 2)
     assert seconds(trace, "think_ns") == [None, 4]
@@ -231,7 +233,8 @@ def test_public_claude_code_sessions(shared: Shared, con: duckdb.DuckDBPyConnect
     runs, blocks = con.execute("SELECT count(*), sum(len) FROM blocks").fetchall()[0]
     assert (blocks, runs < 30_000) == (18_546_117, True)
     # 96.4 % of the blocks were seen before in their own session
-    held = con.execute("SELECT first_id::BIGINT AS low, (first_id + len)::BIGINT AS high FROM blocks ORDER BY low, high").fetchnumpy()
+    ranges = "SELECT first_id::BIGINT AS low, (first_id + len)::BIGINT AS high FROM blocks ORDER BY low, high"
+    held = con.execute(ranges).fetchnumpy()
     reached = np.maximum.accumulate(np.concatenate([[0], held["high"][:-1]]))
     distinct = int(np.maximum(held["high"] - np.maximum(held["low"], reached), 0).sum())
     assert 1 - distinct / blocks == pytest.approx(0.964, abs=0.0005)

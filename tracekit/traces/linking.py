@@ -118,7 +118,7 @@ def _named(stage: Stage, rows: _Rows) -> Links:
     parent = np.array(pc.fill_null(found.cast(pa.int64()), -1).to_numpy(), np.int64)
     lost = int(pc.count(wanted).as_py()) - int(np.count_nonzero(parent >= 0))
     if lost:
-        stage.facts.warn(f"{lost} requests name a parent that is not in the trace (a cut window): they start sessions of their own")
+        stage.facts.warn(f"{lost} requests name a parent that is not in the trace (a cut window): they start sessions")
     cut = break_cycles(parent)
     if cut:
         stage.facts.warn(f"{cut} circles of parents: each was cut at its first request")
@@ -190,7 +190,7 @@ def _remark(stage: Stage, rows: _Rows, links: Links) -> None:
         (known & (think < 0), "turns arrive before the answer to the one before them was complete: their think time is negative"
                               " here, and 0 in a replay"),
         (known & (think > DAY), "think times are longer than a day"),
-        (rows.tokens[child] < rows.tokens[above], "prompts are shorter than the one before them in their session (context was cut)"),
+        (rows.tokens[child] < rows.tokens[above], "prompts are shorter than the one before them (context was cut)"),
     ):  # fmt: skip
         count = int(np.count_nonzero(odd))
         if count:

@@ -32,7 +32,8 @@ def nested_parents(session: Ints, paths: list[str | None], arrival: Ints, e2e: I
         before = agents.get(path)
         if before is not None:
             own[row] = before
-            parent[row] = max((before, *_done_below(agents, path, before, when, end, when[row])), key=lambda r: (r != before, end[r]))
+            below = _done_below(agents, path, before, when, end, when[row])
+            parent[row] = max(below, key=end.__getitem__) if below else before
         else:
             parent[row] = _above(agents, path)
         agents[path] = row

@@ -1,7 +1,7 @@
 """Sessions in a replay: where they start, which turns wait for which completion, which of them a slice takes.
 
-A window takes sessions whole, by the arrival of their root. A turn whose parent failed in the trace follows the nearest turn above
-that did not, later by what lay between; one whose parent is not in the slice at all starts at its recorded time.
+A window takes sessions whole, by the arrival of their root. A turn whose parent failed in the trace follows the nearest turn
+above that did not, later by what lay between; one whose parent is not in the slice at all starts at its recorded time.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class Turns:
 
     def first(self, count: int) -> Turns:
         """Only the first ``count`` of them."""
-        return replace(self, **{name: getattr(self, name)[:count] for name in ("rows", "parent", "think", "arrival", "recorded", "root")})
+        columns = ("rows", "parent", "think", "arrival", "recorded", "root")
+        return replace(self, **{name: getattr(self, name)[:count] for name in columns})
 
 
 def choose_turns(arrivals: pa.Table, extras: pa.Table | None, part: Slice, tick_ns: int, chosen: Chosen | None,
@@ -98,7 +99,7 @@ def choose_turns(arrivals: pa.Table, extras: pa.Table | None, part: Slice, tick_
     if chosen is not None:
         taken = np.isin(req_idx, chosen.rows)
         parent = np.where((parent >= 0) & taken[np.maximum(parent, 0)], parent, -1)
-    root, depth = roots_of(parent)
+    root, _ = roots_of(parent)
     if part.spread_ticks:
         at = at + in_tick(req_idx[root], tick_ns, part.seed)
     inside, moment = _inside(part, req_idx, at, root, chosen)

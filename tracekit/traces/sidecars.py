@@ -1,7 +1,8 @@
 """What lies beside a request file and belongs to it, by the name's stem: settings, and series that a server logged over time.
 
 ``NAME.requests.jsonl`` (or ``.csv``, gzipped or not, with or without ``.requests``) goes with ``NAME.meta.json``,
-``NAME.timeseries.csv`` and ``NAME.server_metrics.csv``. One that cannot be read is named in a warning; the trace loads without it.
+``NAME.timeseries.csv`` and ``NAME.server_metrics.csv``. One that cannot be read is named in a warning; the trace loads all
+the same.
 """
 
 from __future__ import annotations

@@ -43,7 +43,8 @@ class TraceSource:
     """
 
     def __init__(self, arrivals: pa.Table, extras: pa.Table | None, runs: pa.Table | None, *, name: str,
-                 block_tokens: int | None, part: Slice, chosen: Chosen | None, tick_ns: int, placement: Placement) -> None:  # fmt: skip
+                 block_tokens: int | None, part: Slice, chosen: Chosen | None, tick_ns: int,
+                 placement: Placement) -> None:  # fmt: skip
         turns = choose_turns(arrivals, aligned(extras, ints(arrivals, "req_idx")), part, tick_ns, chosen, placement)
         if not len(turns.rows):
             raise InputError("no request to replay in this part of the trace", file=name,
@@ -112,7 +113,8 @@ class TraceSource:
                 chosen = choose_rows(con, 0, part)
         tick_ns = find_tick(ints(loaded.arrivals, "arrival_ns")) if part.spread_ticks else 1
         return cls(loaded.arrivals, loaded.extras, loaded.runs, name=loaded.report.name, block_tokens=loaded.report.block_tokens,
-                   part=part, chosen=chosen, tick_ns=tick_ns, placement=placement_of(part, loaded.report.arrival_kind))  # fmt: skip
+                   part=part, chosen=chosen, tick_ns=tick_ns,
+                   placement=placement_of(part, loaded.report.arrival_kind))  # fmt: skip
 
     def _turns(self, turns: Turns) -> None:
         """Times on the engine clock: a rate scales roots; what depends on another request keeps its distance."""
@@ -228,4 +230,5 @@ def _needs_all(con: duckdb.DuckDBPyConnection, trace: int, placement: Placement)
     """Whether a window cannot be cut before sessions are put together: the arrival of its root decides about a turn."""
     if placement.kind != "recorded":
         return placement.kind != "as_recorded"
-    return bool(con.execute("SELECT 1 FROM request_extras WHERE trace = ? AND parent_idx IS NOT NULL LIMIT 1", [trace]).fetchall())
+    turns = "SELECT 1 FROM request_extras WHERE trace = ? AND parent_idx IS NOT NULL LIMIT 1"
+    return bool(con.execute(turns, [trace]).fetchall())

@@ -1,6 +1,7 @@
 """BurstGPT, six columns: ``Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type``.
 
-Source: HPMLL/BurstGPT. Times are seconds from the first midnight, local; failed requests have no tokens. Columns are read by name.
+Source: HPMLL/BurstGPT. Times are seconds from the first midnight, local; failed requests have no tokens. Columns are read by
+name.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def read_burst(source: Source, stage: Stage, fields: Sequence[Mapped]) -> None:
     table = header_of(source, ",")
     missing = [field.source for field in fields if field.source not in table.names]
     if missing:
-        raise InputError(f"no column {', '.join(missing)}", file=source.name, line=table.header_line, expected="the columns of BurstGPT")
+        raise InputError(f"no column {', '.join(missing)}", file=source.name, line=table.header_line,
+                         expected="those of BurstGPT")  # fmt: skip
     used = {field.source for field in fields}
     stage.facts.ignore(name for name in table.names if name not in used)
     read_delimited(source, stage, table, fields)

@@ -1,7 +1,8 @@
 """Dynamo traces: events of requests and tools, schema ``dynamo.request.trace.v1`` or the older ``dynamo.agent.trace.v1``.
 
 Source: ai-dynamo/dynamo. Lines come in the order of ends; block hashes and worker ids are unsigned 64-bit; a tool's events are no
-requests but tell tool time; requests with several answers or images are not logged at all. An agent's name is ``trajectory_id``, later ``session_id``.
+requests but tell tool time; requests with several answers or images are not logged at all. An agent's name is
+``trajectory_id``, later ``session_id``.
 """
 
 from __future__ import annotations
@@ -122,8 +123,9 @@ class _Flattener:
 def read(source: Source, stage: Stage, options: ReadOptions) -> None:
     """Requests with latencies of the server, agents, tool times and prefix runs to the stage."""
     stage.facts.obs_clock = "server"
-    sizes = [size for record in source.head.records() if isinstance(size := inner(_event(record), "request", "replay", "trace_block_size"), int)]
-    size = next((size for size in sizes if size > 0), None)
+    sizes = (inner(_event(record), "request", "replay", "trace_block_size") for record in source.head.records())
+    size = next((size for size in sizes if isinstance(size, int) and size > 0), None)
     fields = FIELDS if size is None else (*FIELDS, canonical("hash_ids", unit=str(size)))
-    used = {"timestamp", "event", "event_type", "schema", "agent_context", "request", "tool", "event_time_unix_ms", "event_source"}
+    used = {"timestamp", "event", "event_type", "schema", "agent_context", "request", "tool", "event_time_unix_ms",
+            "event_source"}  # fmt: skip
     read_rows(source, stage, fields, json_line_batches(source, stage), _Flattener(stage, size), used=used)

@@ -1,4 +1,4 @@
-"""Agent runs as OpenTelemetry spans, one call of a model a line: ``start_time_iso``, ``duration_ms``, ``session_id``, ``span_index``.
+"""Agent runs as OpenTelemetry spans, a model's call a line: ``start_time_iso``, ``duration_ms``, ``session_id``, ``span_index``.
 
 Source: the data set Exgentic/agent-llm-traces as normalised by fnstggl/energy2. Failed calls have no tokens and no duration; each
 time is written in three ways, of which the date is exact.

@@ -1,7 +1,7 @@
 """InferenceX multi-turn replays: one request a row in the order of completion, ``request_start_time`` unix s, ``success``.
 
-Source: SemiAnalysisAI/InferenceX. A failed request has TTFT 0.0, no tokens and an empty message: only ``success`` tells it from an
-instant answer. ``output_tokens_expected`` is another model's length and not read; ``delay_expected`` is the think time before.
+Source: SemiAnalysisAI/InferenceX. A failed request has TTFT 0.0, no tokens and an empty message: only ``success`` tells it from
+an instant answer. ``output_tokens_expected`` is another model's length and not read; ``delay_expected`` is the think time before.
 Cells with hundreds of token times are skipped.
 """
 
@@ -46,7 +46,8 @@ def read(source: Source, stage: Stage, options: ReadOptions) -> None:
     table = header_of(source, ",")
     missing = [field.source for field in FIELDS if field.source not in table.names]
     if missing:
-        raise InputError(f"no column {', '.join(missing)}", file=source.name, line=table.header_line, expected="those of InferenceX")
+        raise InputError(f"no column {', '.join(missing)}", file=source.name, line=table.header_line,
+                         expected="those of InferenceX")  # fmt: skip
     used = {field.source for field in FIELDS}
     stage.facts.ignore(name for name in table.names if name not in used)
     read_delimited(source, stage, table, FIELDS)

@@ -33,7 +33,7 @@ class SessionIds:
         self._hashes = {}
 
     def runs(self, ids: Any) -> list[list[int]] | str | None:
-        """One request's ids as runs [position, first id, length]; a text, which no reader takes for runs, when they are no ids."""
+        """One request's ids as runs [position, first id, length]; a text, which nobody takes for runs, when they are no ids."""
         if ids is None or ids == []:
             return None
         if not isinstance(ids, list):
@@ -53,7 +53,8 @@ class SessionIds:
             self._next = max(self._next, base + int(numbers.max()) + 1)
         starts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 2) != 1)
         firsts = numbers[starts] + base
-        return np.stack([starts, firsts, np.diff(starts, append=len(numbers))], axis=1).tolist()
+        runs: list[list[int]] = np.stack([starts, firsts, np.diff(starts, append=len(numbers))], axis=1).tolist()
+        return runs
 
     def _numbered(self, ids: list[Any]) -> npt.NDArray[np.int64]:
         hashes = self._hashes

@@ -1,7 +1,8 @@
 """TraceLab rounds: one call of a coding agent's model a line, with the times of what it heard and said, and of its tools.
 
 Source: uw-syfi/TraceLab, sanitised rounds. A call arrives when the last of its input was there (``user_message`` or
-``tool_result``) and ends with the last part of its answer. ``prefix_tokens`` are inside ``input_tokens_total``. Keys differ per provider.
+``tool_result``) and ends with the last part of its answer. ``prefix_tokens`` are inside ``input_tokens_total``. Keys differ
+per provider.
 """
 
 from __future__ import annotations

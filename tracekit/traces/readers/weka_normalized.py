@@ -1,7 +1,7 @@
 """Claude Code sessions flattened by a third party: one request a line, ``request_arrival_delta_s`` from the start of its session.
 
-Source: the data set semianalysisai/cc-traces-weka as normalised by fnstggl/energy2. Blocks are only counted, so there is no prefix
-identity; sessions have no common clock.
+Source: the data set semianalysisai/cc-traces-weka as normalised by fnstggl/energy2. Blocks are only counted, so there is no
+prefix identity; sessions have no common clock.
 """
 
 from __future__ import annotations

@@ -63,8 +63,8 @@ class _Flattener:
     def __call__(self, record: Row) -> list[Row | str]:
         size = record.get("block_size", self.size)
         if size != self.size:
-            raise InputError(f"block_size is {self.size} in the sessions before", file=self.source.name, column="block_size", value=size,
-                             expected="one size in a file")  # fmt: skip
+            raise InputError(f"block_size is {self.size} in the sessions before", file=self.source.name, column="block_size",
+                             value=size, expected="one size in a file")  # fmt: skip
         self.ids.next_session()
         rows: list[Row | str] = []
         self._requests(record.get("requests"), str(record.get("id")), "root", 0.0, rows)
