@@ -31,7 +31,7 @@ QUOTAS = FrontDoorRules(quota_tokens_per_s=1e9, quota_concurrent=100_000, max_qu
 SWAP = Preemption(mode="swap", host_blocks=100_000)
 ORDERS: dict[str, tuple[Order, Preemption]] = {
     "fair": (Order(by="fair"), SWAP),
-    "priority": (Order(by="priority", aging_s=30.0), replace(SWAP, to_admit=True)),
+    "priority": (Order(by="priority", aging_s=30.0), SWAP),
 }
 KV_SHARE = 0.99
 """Blocks under pressure, as a share of what the mean batch holds on average."""

@@ -54,6 +54,7 @@ Times (`..._s`) are seconds, or text like `"50ms"`, `"2s"`, `"1.5m"`. On the com
 `--set order.reserved="priority=0 seqs=8; priority=1 seqs=4"`, a tenant's quota `--set front_door.quotas.acme.quota_concurrent=4`.
 
 `order.by`, `batching.admit` and `preemption.victim` take `plugin:NAME`: see `examples/own_policy`.
+What policies do to traffic, against what was published: [studies](studies/README.md).
 """
 
 
