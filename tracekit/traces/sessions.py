@@ -105,7 +105,7 @@ def choose_turns(arrivals: pa.Table, extras: pa.Table | None, part: Slice, tick_
     inside, moment = _inside(part, req_idx, at, root, chosen)
     think = _thinking(extras, len(parent))
     e2e = known(extras, "obs_e2e_ns", UNKNOWN)
-    followed, think = _bridged(parent, think, keep, e2e)
+    followed, think = _bridged(parent, think, keep, e2e, at)
     return _ordered(inside & keep, followed, think, at, moment, recorded, int(np.count_nonzero(inside & ~keep)))
 
 
@@ -170,18 +170,25 @@ def _inside(part: Slice, req_idx: Ints, at: Ints, root: Ints, chosen: Chosen | N
     return inside, moment
 
 
-def _bridged(parent: Ints, think: Ints, keep: Bools, e2e: Ints | None) -> tuple[Ints, Ints]:
-    """Parents that can be replayed: over failed ones, whose time is added to the think time as far as it is known."""
+def _bridged(parent: Ints, think: Ints, keep: Bools, e2e: Ints | None, at: Ints) -> tuple[Ints, Ints]:
+    """Parents that can be replayed: over failed ones, whose time is part of the think time then.
+
+    That is the recorded gap from the answer of the one above them; where its end is unknown, the sum of the think times.
+    """
     parent, think = parent.copy(), think.copy()
-    while True:
-        gone = np.flatnonzero((parent >= 0) & ~keep[np.maximum(parent, 0)])
-        if not len(gone):
-            return parent, think
+    over = np.zeros(len(parent), bool)
+    while len(gone := np.flatnonzero((parent >= 0) & ~keep[np.maximum(parent, 0)])):
         failed = parent[gone]
-        lasted = np.zeros(len(gone), np.int64) if e2e is None else np.where(e2e[failed] == UNKNOWN, 0, e2e[failed])
-        more = lasted + np.where(think[failed] == UNKNOWN, 0, think[failed])
-        think[gone] = np.where(think[gone] == UNKNOWN, UNKNOWN, think[gone] + more)
+        unknown = (think[gone] == UNKNOWN) | (think[failed] == UNKNOWN)
+        think[gone] = np.where(unknown, UNKNOWN, think[gone] + think[failed])
         parent[gone] = parent[failed]
+        over[gone] = True
+    over &= parent >= 0
+    if e2e is not None and over.any():
+        lasted = e2e[np.maximum(parent, 0)]
+        known_end = over & (lasted != UNKNOWN)
+        think[known_end] = (at - at[np.maximum(parent, 0)] - lasted)[known_end]
+    return parent, think
 
 
 def _ordered(taken: Bools, parent: Ints, think: Ints, at: Ints, moment: Ints, recorded: Ints, left_out: int) -> Turns:
