@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from replay_engine.kv_counted import CountedPool
 from replay_engine.plugins import EngineView
 from replay_engine.preempting import free_idle
 from replay_engine.state import State
 from replay_engine.types import BatchPlan, Refusal, SeqState, Sequence
 
-__all__ = ["admit_waiting"]
+__all__ = ["Refused", "admit_waiting", "standing_refusal"]
 
 _LOOSE, _PAUSED, _SWAPPED, _LOADING = (int(s) for s in (SeqState.LOOSE, SeqState.PAUSED, SeqState.SWAPPED, SeqState.LOADING))
 _BUDGET, _SEATS, _INTERVAL, _WHOLE, _TIER_SEATS, _TIER_BLOCKS, _OUTPUT, _PARTIAL, _WINDOW = (
@@ -60,6 +61,39 @@ def admit_waiting(state: State, plan: BatchPlan, spare: int, grants: list[tuple[
         plan.admitted = admitted
         plan.hit_tokens = sum(entry[1] for entry in admitted)
     return carries
+
+
+def standing_refusal(state: State) -> Refused | None:
+    """Why the head is refused for certain, without a lookup, if members of the decode set take blocks and nothing else happens.
+
+    A block that is taken lowers the free ones by one, and what the head lacks by at most as much (a promoted copy). ``None``: not
+    certain.
+    """
+    if state.interval > 1 or state.turns is not None or state.gate is not None or state.paused:
+        return None
+    if state.rules.preemption.to_admit:
+        return None
+    if state.shares is not None:
+        if state.rules.order.aging_s is not None:
+            return None
+        state.shares.tick = state.it + 1
+    head = state.waiting.head()
+    refused = _shut(state, head, state.budget - state.decodes.count)
+    if refused is None and head is state.memo_head and _still_blocked(state):
+        return _FULL_ISL, state.memo_lack + state.reserve
+    return _standing_lack(state, head) if refused is None else refused
+
+
+def _standing_lack(state: State, head: Sequence) -> Refused | None:
+    """The blocks that ``head`` lacks, where no cache could give any: a swapped one's, or a whole prompt's that nothing else refuses."""
+    free, reserve = state.pool.free, state.reserve if state.running else 0
+    if head.state == _SWAPPED:
+        return (_FREE, head.nblocks + reserve) if head.nblocks > free else None
+    plain = state.chunked and state.partial is None and state.align == 1 and not state.reserve_decode and state.full_isl
+    if plain and isinstance(state.pool, CountedPool):
+        whole = -(-head.nt // state.size)
+        return (_FULL_ISL, whole + reserve) if whole > free else None
+    return None
 
 
 def _shut(state: State, seq: Sequence, spare: int) -> Refused | None:

@@ -1,8 +1,9 @@
 """Stretches that only decode, replayed without making a plan for each iteration.
 
-Nothing is decided in such an iteration: no explicit sequence, nobody waits, the blocks suffice. So its row follows from the decode set's sums,
-from how many members grow, and from the calendar of finishes, and the loop may ask a predicting executor for its duration directly. Byte for
-byte the rows are those of the plan-by-plan loop (a test replays both ways); any other change is left to the scheduler.
+Nothing is decided in such an iteration: no explicit sequence, nobody waits or the head is refused as it was, the blocks suffice. So
+its row follows from the decode set's sums, from how many members grow, and from the calendar of finishes, and the loop may ask a
+predicting executor for its duration directly. Byte for byte the rows are those of the plan-by-plan loop (a test replays both ways);
+any other change is left to the scheduler.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from struct import Struct
 
+from replay_engine.admission import Refused, standing_refusal
 from replay_engine.arrivals import Calendar
 from replay_engine.kv_counted import CountedPool
 from replay_engine.kv_traced import TracedPool
+from replay_engine.queues import FairQueue
 from replay_engine.recorder import Recorder
 from replay_engine.scheduler import Scheduler
 from replay_engine.simulator import SimExecutor
@@ -22,14 +25,19 @@ __all__ = ["Coaster"]
 
 _HEAD = Struct("<qqqqqqiiiii")
 _TAIL = Struct("<qiiiiiiiiiii")
+_ADMITTED: Refused = (0, -1)
+_NEVER = 1 << 62
+"""Nobody waits."""
 
 
 class Coaster:
-    """Coasts one scheduler on one simulated executor. ``owed`` sequences have ended, and hold seat and blocks until the next iteration
-    is decided (asynchronous scheduling)."""
+    """Coasts one scheduler on one simulated executor. ``owed`` sequences have ended, and hold seat and blocks until the next
+    iteration is decided (asynchronous scheduling)."""
 
-    __slots__ = ("_asynchronous", "_buckets", "_calendar", "_concluded", "_decodes", "_executor", "_gaps", "_loose", "_pool", "_rows",
-                 "_running", "_scheduler", "_size", "_spans", "_state", "_tail", "_usable", "_waiting", "made", "owed", "start")  # fmt: skip
+    __slots__ = (
+        "_asynchronous", "_buckets", "_calendar", "_concluded", "_decodes", "_executor", "_gaps", "_loose", "_pool", "_refused",
+        "_rows", "_running", "_scheduler", "_size", "_spans", "_state", "_usable", "_waiting", "made", "owed", "start",
+    )  # fmt: skip
 
     def __init__(
         self, scheduler: Scheduler, executor: SimExecutor, recorder: Recorder, concluded: Callable[[list[Sequence]], None]
@@ -47,7 +55,7 @@ class Coaster:
         self._rows, self._spans, self._gaps = recorder.iteration_rows, recorder.spans, recorder.gaps
         self._asynchronous = scheduler.config.async_scheduling
         self._concluded = concluded
-        self._tail = _TAIL.pack(0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, 0)
+        self._refused: Refused = _ADMITTED
         self.owed: list[Sequence] = []
         self.made = self.start = 0
 
@@ -57,12 +65,22 @@ class Coaster:
         return isinstance(scheduler.state.pool, CountedPool | TracedPool) and scheduler.state.gate is None
 
     def ready(self) -> bool:
-        """Whether the next iterations may be a stretch: members of the decode set run, and nothing else wants anything."""
-        return bool(self._decodes.count) and not self._loose and not self._waiting and not self._pool.filling and not self._state.loading
+        """Whether the next iterations may be a stretch: members of the decode set run, and nothing else gets anything."""
+        if not self._decodes.count or self._loose or self._pool.filling or self._state.loading:
+            return False
+        return not self._waiting or standing_refusal(self._state) is not None
+
+    def _stands(self) -> bool:
+        """Whether nobody is admitted in the next iteration, and why."""
+        refused = standing_refusal(self._state) if self._waiting else _ADMITTED
+        if refused is None:
+            return False
+        self._refused = refused
+        return True
 
     def run(self, made: int, start: int, events: Calendar, owed: list[Sequence]) -> bool:
-        """Replay iterations whose plan is made before the next of ``events`` is due, and that start before someone leaves; the first is
-        made at ``made`` and starts at ``start`` (ns). ``owed``: who ended in the iteration before. Who ends may bring an event.
+        """Replay iterations whose plan is made before the next of ``events`` is due, and that start before someone leaves; the first
+        is made at ``made`` and starts at ``start`` (ns). ``owed``: who ended in the iteration before. Who ends may bring an event.
 
         Returns whether anything ran; then the attributes ``made``, ``start`` and ``owed`` hold for the iteration after.
         """
@@ -71,6 +89,8 @@ class Coaster:
         first = state.it
         while self.made < events.due_ns and self.start < events.event_ns and self._decodes.count:
             before = state.it
+            if not self._stands():
+                break
             if self.owed or state.joined or state.left or before + 1 in calendar:
                 self._one()
             else:
@@ -79,7 +99,7 @@ class Coaster:
                 break
         if state.it == first:
             return False
-        self._spans.note_refusal(0)
+        self._spans.note_refusal(self._refused[0])
         return True
 
     def _one(self) -> None:
@@ -105,9 +125,11 @@ class Coaster:
         end = self.start = start + duration
         self.made = start if self._asynchronous else end
         used, cached = self._usable - pool.free, pool.free - pool.blank
+        waiting, head = len(self._waiting), self._waiting.head().index if self._waiting else -1
         ending = self._scheduler.drain(it) if it in self._calendar else []
         self._rows.add(
-            it, start, duration, device, host, kv, used, cached, evicted, seqs, running, 0, 0, 0, 0, 0, 0, 0, len(ending), 0, -1, -1, 0
+            it, start, duration, device, host, kv, used, cached, evicted, seqs, running, 0, 0, 0, 0, waiting, 0, 0, len(ending),
+            self._refused[0], head, self._refused[1], 0,
         )
         if ending:
             self._spans.finished(ending, it, start, end)
@@ -128,9 +150,13 @@ class Coaster:
         base, per_kv, host = self._executor.decode_cost(count, count, 0)
         made, start, free, blank = self.made, self.start, pool.free, pool.blank
         buffer, at, row, end = rows.buffer, rows.at, rows.size, rows.end
-        pack, split, tail = _HEAD.pack_into, _HEAD.size, self._tail
+        pack, split = _HEAD.pack_into, _HEAD.size
+        head = self._waiting.head().index if self._waiting else -1
+        tail = _TAIL.pack(0, 0, 0, 0, len(self._waiting), 0, 0, 0, self._refused[0], head, self._refused[1], 0)
         longest = stalled = 0
-        while made < due and start < cancel and it + 1 not in calendar:
+        waiting = self._waiting
+        until = waiting.first_until() if waiting and isinstance(waiting, FairQueue) else _NEVER
+        while made < due and start < cancel and it < until and it + 1 not in calendar:
             evicted = 0
             grow = len(buckets[(it + 1) % size])
             if grow:

@@ -133,13 +133,17 @@ class FairQueue:
     With aging a waiting head's counter is lowered by 1,000 tokens for every ``aging_s`` it waits. Costs O(tenants with requests) a look.
     """
 
-    __slots__ = ("_aging_ns", "_length", "_queues", "shares")
+    __slots__ = ("_aging_ns", "_changes", "_found", "_length", "_queues", "_seen", "shares")
 
     def __init__(self, shares: FairShares, aging_s: float | None) -> None:
         self.shares = shares
         self._queues: dict[int, deque[Sequence]] = {}
         self._length = 0
         self._aging_ns = None if aging_s is None else aging_s * _NS
+        self._changes = 0
+        self._seen = (-1, -1, -1)
+        self._found = 0
+        """Who was first when what ``_seen`` counts was last looked at."""
 
     def __len__(self) -> int:
         return self._length
@@ -157,15 +161,28 @@ class FairQueue:
             self.shares.comes(tenant, self._queues)
             queue = self._queues[tenant] = deque()
         self._length += 1
+        self._changes += 1
         return queue
 
     def _first(self) -> int:
+        if self._aging_ns is not None:
+            return self._least()
+        seen = (self.shares.tick, self.shares.changes, self._changes)
+        if seen != self._seen:
+            self._seen, self._found = seen, self._least()
+        return self._found
+
+    def _least(self) -> int:
         if len(self._queues) == 1:
             return next(iter(self._queues))
-        counters = [(self._counter(tenant), tenant) for tenant in self._queues]
-        least = min(counters)[0]
-        alike = [tenant for counter, tenant in counters if counter == least]
+        alike = self.shares.least(self._queues) if self._aging_ns is None else list(self._queues)
         return alike[0] if len(alike) == 1 else min(alike, key=self._rank)
+
+    def first_until(self) -> int:
+        """The last iteration for which the head at ``shares.tick`` stays first, if nothing changes but what decodes are charged. Without
+        aging only."""
+        first = self._first()
+        return self.shares.least_until(first, (tenant for tenant in self._queues if tenant != first))
 
     def _counter(self, tenant: int) -> float:
         counter = self.shares.counter(tenant)
@@ -195,6 +212,7 @@ class FairQueue:
 
     def _left(self, tenant: int) -> None:
         self._length -= 1
+        self._changes += 1
         if not self._queues[tenant]:
             del self._queues[tenant]
             self.shares.goes(tenant)

@@ -83,6 +83,8 @@ class Scheduler:
         if self.state.contiguous or self.rules.batching.output_reserve != "none":
             seq.reserved_tokens = self._reserved(request, limit)
         self._pool.bind(seq, keys)
+        if self.state.shares is not None:
+            self.state.shares.tick = self.state.it
         self._waiting.push(seq)
         return seq
 

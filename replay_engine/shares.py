@@ -12,7 +12,7 @@ __all__ = ["FairShares"]
 class FairShares:
     """``counter(t) = value + output_weight x decoding x (iterations since)``: O(1) per join, leave and look."""
 
-    __slots__ = ("_last_gone", "_output_weight", "_prompt_weight", "_tenants", "now_ns", "tick")
+    __slots__ = ("_last_gone", "_output_weight", "_prompt_weight", "_tenants", "changes", "now_ns", "tick")
 
     def __init__(self, prompt_weight: float, output_weight: float) -> None:
         self._prompt_weight = prompt_weight
@@ -23,14 +23,41 @@ class FairShares:
         self.tick = 0
         """Iterations of the decode set so far."""
         self.now_ns = 0
+        self.changes = 0
+        """Counts whatever is charged or comes to be charged differently."""
 
     def counter(self, tenant: int) -> float:
         """Weighted tokens served to ``tenant``."""
         value, growth, at = self._tenants.get(tenant, _NOTHING)
         return value + growth * (self.tick - at)
 
+    def least(self, tenants: Iterable[int]) -> list[int]:
+        """Those of ``tenants`` whose counter is the smallest."""
+        entries, tick = self._tenants, self.tick
+        smallest, found = float("inf"), [-1]
+        for tenant in tenants:
+            value, growth, at = entries[tenant]
+            counter = value + growth * (tick - at)
+            if counter < smallest:
+                smallest, found = counter, [tenant]
+            elif counter == smallest:
+                found.append(tenant)
+        return found
+
+    def least_until(self, tenant: int, others: Iterable[int]) -> int:
+        """The last iteration, from ``tick`` on, in which the counter of ``tenant`` is surely the least, as it is now."""
+        growth, now = self._tenants.get(tenant, _NOTHING)[1], self.counter(tenant)
+        until = self.tick + (1 << 40)
+        for other in others:
+            faster = growth - self._tenants.get(other, _NOTHING)[1]
+            if faster > 0:
+                ahead = self.counter(other) - now
+                until = min(until, self.tick + max(int(ahead / faster) - 1, 0))  # one early: the division is rounded
+        return until
+
     def _settled(self, tenant: int) -> list[float]:
         """The entry of ``tenant``, to be changed as of this iteration."""
+        self.changes += 1
         entry = self._tenants.get(tenant)
         if entry is None:
             entry = self._tenants[tenant] = [0.0, 0.0, self.tick]
