@@ -14,16 +14,18 @@ from hypothesis import strategies as st
 
 from replay_engine.combinations import check
 from replay_engine.config import ConfigError, SchedulerConfig
+from replay_engine.front_door import DoorFacts
 from replay_engine.loop import Replay
 from replay_engine.profile import Latency
-from replay_engine.rules import Batching, Link, Order, Preemption, Rules, Tier
+from replay_engine.rules import Batching, Client, FrontDoorRules, Link, Order, Preemption, Rules, Tier
 from replay_engine.simulator import SimExecutor
 from replay_engine.sinks import MemorySink
 from replay_engine.tables import TABLES
 from replay_engine.types import RequestState
-from tests.engine.traffic import Row, RowSource, latencies, schedulers, traffic
+from tests.engine.test_front_door import NAMES, Asked, AskedSource, asked, clients, doors
+from tests.engine.traffic import latencies, schedulers
 
-MANY = settings(max_examples=700, deadline=None)
+MANY = settings(max_examples=2000, deadline=None)
 Pair = tuple[SchedulerConfig, Rules]
 
 batchings = st.builds(
@@ -57,16 +59,24 @@ preemptions = st.builds(
     host_blocks=st.sampled_from([0, 10, 1000]),
 )
 rule_sets = st.builds(
-    Rules, batching=batchings, order=orders, preemption=preemptions, link=st.just(Link(gb_per_s=2000.0, latency_s=1e-7))
+    Rules,
+    batching=batchings,
+    order=orders,
+    preemption=preemptions,
+    link=st.just(Link(gb_per_s=2000.0, latency_s=1e-7)),
+    front_door=st.one_of(st.just(FrontDoorRules()), doors),
+    client=st.one_of(st.just(Client()), clients),
 )
 
 
 def run(
-    rows: list[Row], config: SchedulerConfig, rules: Rules, latency: Latency, *, coast: bool = True
+    rows: list[Asked], config: SchedulerConfig, rules: Rules, latency: Latency, *, coast: bool = True
 ) -> tuple[Replay, MemorySink, str]:
     sink = MemorySink()
     executor = SimExecutor(latency, asynchronous=config.async_scheduling)
-    replay = Replay(RowSource(rows), config, executor, sink, rules=rules, coast=coast, kv_block_bytes=4096)
+    facts = DoorFacts(latency=latency, ttft_slo_ns=20_000, tenants=NAMES)
+    source = AskedSource(list(rows))
+    replay = Replay(source, config, executor, sink, rules=rules, facts=facts, coast=coast, kv_block_bytes=4096)
     return replay, sink, replay.run()
 
 
@@ -111,9 +121,10 @@ def allowed(config: SchedulerConfig, rules: Rules) -> Pair:
     raise AssertionError
 
 
+@pytest.mark.timeout(900)
 @MANY
-@given(rows=traffic(cancels=True), config=schedulers(), rules=rule_sets, latency=latencies)
-def test_nothing_is_lost_or_leaks(rows: list[Row], config: SchedulerConfig, rules: Rules, latency: Latency) -> None:
+@given(rows=asked, config=schedulers(), rules=rule_sets, latency=latencies)
+def test_nothing_is_lost_or_leaks(rows: list[Asked], config: SchedulerConfig, rules: Rules, latency: Latency) -> None:
     config, rules = allowed(config, rules)
     replay, sink, how = run(rows, config, rules, latency)
     outcomes, spans, iterations = (sink.table(t) for t in ("outcomes", "spans", "iterations"))
@@ -134,8 +145,9 @@ def test_nothing_is_lost_or_leaks(rows: list[Row], config: SchedulerConfig, rule
         assert all(a["end_ns"] == b["start_ns"] for a, b in zip(own, own[1:], strict=False))
         assert own[-1]["end_ns"] == outcome["arrival_ns"] + outcome["e2e_ns"]
         assert 0 <= outcome["queue_ns"] <= outcome["ttft_ns"] <= outcome["e2e_ns"]
-        limit = config.max_model_len - int(outcome["prompt_tokens"])
-        assert outcome["output_tokens"] == min(rows[outcome["request"]].output, limit)
+        asked_for = min(rows[outcome["request"]].output, config.max_model_len - int(outcome["prompt_tokens"]))
+        most = min(asked_for, rules.front_door.degrade_to_tokens) if outcome["degraded"] else asked_for
+        assert outcome["output_tokens"] == most
     assert (iterations["prefill_tokens"] + iterations["decode_seqs"] <= config.token_budget).all()
     assert (iterations["running"] <= config.max_num_seqs).all()
     assert (iterations["kv_used"] >= 0).all()
@@ -143,9 +155,9 @@ def test_nothing_is_lost_or_leaks(rows: list[Row], config: SchedulerConfig, rule
 
 
 @settings(max_examples=150, deadline=None)
-@given(rows=traffic(), config=schedulers(), rules=rule_sets, latency=latencies)
+@given(rows=asked, config=schedulers(), rules=rule_sets, latency=latencies)
 def test_stretches_write_the_same_bytes_under_every_policy(
-    rows: list[Row], config: SchedulerConfig, rules: Rules, latency: Latency
+    rows: list[Asked], config: SchedulerConfig, rules: Rules, latency: Latency
 ) -> None:
     config, rules = allowed(config, rules)
     _, fast, _ = run(rows, config, rules, latency)
@@ -155,8 +167,8 @@ def test_stretches_write_the_same_bytes_under_every_policy(
 
 
 @settings(max_examples=150, deadline=None)
-@given(rows=traffic(), config=schedulers(), rules=rule_sets, latency=latencies)
-def test_computed_tokens_add_up(rows: list[Row], config: SchedulerConfig, rules: Rules, latency: Latency) -> None:
+@given(rows=asked, config=schedulers(), rules=rule_sets, latency=latencies)
+def test_computed_tokens_add_up(rows: list[Asked], config: SchedulerConfig, rules: Rules, latency: Latency) -> None:
     config, rules = allowed(config, rules)
     _, sink, how = run(rows, config, rules, latency)
     if how != "finished":
@@ -176,7 +188,7 @@ def test_the_rare_ways_do_happen(mode: str) -> None:
         enable_prefix_caching=False, policy="priority",
     )  # fmt: skip
     preemption = Preemption(mode=mode, to_admit=True, host_blocks=100)  # type: ignore[arg-type]
-    rows = [Row(300 * i, 30, 40, priority=2 - i % 3) for i in range(30)]
+    rows = [Asked(300 * i, 30, 40, priority=2 - i % 3) for i in range(30)]
     _, sink, how = run(rows, config, Rules(preemption=preemption), Latency(floor_ns=100.0, b_ns=1.0))
     assert how == "finished"
     kinds = set(sink.table("preemptions")["kind"].tolist())
