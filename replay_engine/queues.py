@@ -1,7 +1,7 @@
 """The waiting queue in every order: first come first served, by a static key, or fair between tenants.
 
-Aging is linear in waiting time, so that it moves into the key: ``priority + arrival / aging`` orders two requests at any moment as their
-aged priorities would. Nothing is ever re-sorted.
+Aging is linear in waiting time, so that it moves into the key: ``priority + arrival / aging`` orders two requests at any
+moment as their aged priorities would. Nothing is ever re-sorted.
 """
 
 from __future__ import annotations
@@ -128,9 +128,11 @@ class KeyedQueue:
 
 
 class FairQueue:
-    """First come first served within a tenant; the tenant with the smallest virtual counter first (VTC, Sheng et al., OSDI 2024).
+    """First come first served within a tenant; the tenant with the smallest virtual counter first (VTC, Sheng et al., OSDI
+    2024).
 
-    With aging a waiting head's counter is lowered by 1,000 tokens for every ``aging_s`` it waits. Costs O(tenants with requests) a look.
+    With aging a waiting head's counter is lowered by 1,000 tokens for every ``aging_s`` it waits. Costs O(tenants that wait) a
+    look.
     """
 
     __slots__ = ("_aging_ns", "_changes", "_found", "_length", "_queues", "_seen", "shares")
@@ -179,8 +181,8 @@ class FairQueue:
         return alike[0] if len(alike) == 1 else min(alike, key=self._rank)
 
     def first_until(self) -> int:
-        """The last iteration for which the head at ``shares.tick`` stays first, if nothing changes but what decodes are charged. Without
-        aging only."""
+        """The last iteration for which the head at ``shares.tick`` stays first, if only what decodes are charged changes. Without
+        aging."""
         first = self._first()
         return self.shares.least_until(first, (tenant for tenant in self._queues if tenant != first))
 

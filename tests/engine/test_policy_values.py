@@ -196,7 +196,8 @@ def test_an_error_of_prediction_costs_what_it_costs() -> None:
     by_output, by_prediction = (Rules(order=Order(by="shortest_first", size=size)) for size in SIZES)
     true = tell([Row(0, 8, out) for out in outputs], knobs(max_num_seqs=1), by_output)
     exact, wrong = (
-        tell([Row(0, 8, out, predicted=told) for out, told in zip(outputs, guess, strict=True)], knobs(max_num_seqs=1), by_prediction)
+        tell([Row(0, 8, out, predicted=said) for out, said in zip(outputs, guess, strict=True)], knobs(max_num_seqs=1),
+             by_prediction)
         for guess in (outputs, (10, 40, 20))
     )  # fmt: skip
     assert ms(true.outcomes["e2e_ns"]) == ms(exact.outcomes["e2e_ns"]) == [70, 10, 30]
