@@ -345,6 +345,8 @@ def test_timeouts_are_exact(rows: list[Asked], config: SchedulerConfig, latency:
 @given(rows=asked, config=schedulers(), latency=latencies, rules=rule_sets)
 def test_degraded_answers_are_cut_to_length(rows: list[Asked], config: SchedulerConfig, latency: Latency, rules: Rules) -> None:
     most = rules.front_door.degrade_to_tokens
+    if rules.front_door.degrade_above_queue is None:
+        rules = replace(rules, front_door=replace(rules.front_door, degrade_above_queue=0, timeout_s=None))
     sink, _ = door_replay(rows, config, latency, rules)
     cut = {int(d["request"]) for d in sink.table("decisions") if d["decision"] == Decision.degrade}
     for row in sink.table("outcomes"):
@@ -451,6 +453,27 @@ def test_a_last_token_after_the_timeout_comes_too_late() -> None:
     for limit, state in ((299, "timed_out"), (300, "finished")):
         sink, _ = door_replay(rows, CALM, TENTH, Rules(front_door=FrontDoorRules(timeout_s=limit / 1e9)))
         assert outcome_of(sink)[0][0] == state
+        given_up = [(int(d["at_ns"]), int(d["decision"]), int(d["reason"])) for d in sink.table("decisions")]
+        assert given_up == ([(299, Decision.give_up, OutcomeReason.timeout)] if state == "timed_out" else [])
+
+
+def test_a_request_that_ends_makes_room_from_that_moment_on() -> None:
+    rows = [Asked(0, 10, 3, tenant=0), Asked(299, 10, 1, tenant=0), Asked(1, 10, 1, tenant=0)]
+    sink, _ = door_replay(rows, CALM, TENTH, Rules(front_door=FrontDoorRules(quota_concurrent=1)))
+    assert [outcome_of(sink)[i][1] for i in range(3)] == ["none", "quota_concurrent", "none"]
+
+
+def test_an_answer_is_cut_where_the_queue_is_long() -> None:
+    rows = [Asked(0, 10, 30), Asked(0, 10, 30, limit=100), Asked(0, 10, 2), Asked(0, 10, 9, limit=4)]
+    door = FrontDoorRules(degrade_above_queue=0, degrade_to_tokens=4)
+    sink, _ = door_replay(rows, CALM, TENTH, Rules(front_door=door))
+    outcomes = sink.table("outcomes")
+    found = {int(r["request"]): (int(r["output_tokens"]), bool(r["degraded"])) for r in outcomes}
+    # the first finds an empty queue, the third would have stopped by itself, the fourth may not be longer anyway
+    assert found == {0: (30, False), 1: (4, True), 2: (2, False), 3: (9, False)}
+    decisions = sink.table("decisions")
+    assert decisions["decision"].tolist() == [Decision.admit, Decision.degrade, Decision.degrade, Decision.admit]
+    assert decisions["value"].tolist() == [-1, 1, 2, -1]
 
 
 def test_only_rules_that_may_turn_away_write_a_row_for_everybody() -> None:
