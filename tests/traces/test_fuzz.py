@@ -24,7 +24,7 @@ TOTAL = 20_000
 BY_SQL = ("azure2023", "azure2024", "burstgpt6", "burstgpt8", "inferencex", "vidur", "tenant_csv", "lengths_csv", "generic_csv",
           "generic_parquet")  # fmt: skip
 """Formats that DuckDB reads, all in one way: dearer by an order of magnitude, so they get fewer of the inputs."""
-BY_SQL_EACH = 200
+BY_SQL_EACH = 100
 SECONDS_EACH = 10.0
 SAMPLES = samples()
 
@@ -94,7 +94,7 @@ def test_damaged_inputs_of(name: str, stages: list[Stage], tmp_path: Path) -> No
             _arranges(stage)
             stage = _fresh(stages)
     _reconciles(stage)
-    assert read > 10, "mutations leave inputs readable"
+    assert read > 5, "mutations leave inputs readable"
 
 
 def test_every_format_has_its_share() -> None:
