@@ -169,11 +169,12 @@ def test_stretches_write_the_same_bytes_under_every_policy(
 @settings(max_examples=150, deadline=None)
 @given(rows=asked, config=schedulers(), rules=rule_sets, latency=latencies)
 def test_computed_tokens_add_up(rows: list[Asked], config: SchedulerConfig, rules: Rules, latency: Latency) -> None:
+    rows = [replace(row, cancel=-1) for row in rows]
     config, rules = allowed(config, rules)
     _, sink, how = run(rows, config, rules, latency)
-    if how != "finished":
-        return
     outcomes, iterations = sink.table("outcomes"), sink.table("iterations")
+    # who left early computed an amount that no outcome tells
+    assume(how == "finished" and set(outcomes["state"]) <= {RequestState.finished, RequestState.rejected})
     done = outcomes[outcomes["state"] == RequestState.finished]
     prompts, outputs = done["prompt_tokens"].astype(np.int64), done["output_tokens"]
     computed = prompts + outputs - 1 - done["cached_tokens"] + done["recomputed_tokens"]
