@@ -40,8 +40,7 @@ _NO_FACTS = DoorFacts()
 class Replay:
     """Replays a request source through one engine. ``run`` returns how it ended; ``totals`` has the sums.
 
-    ``coast`` replays stretches of unchanged decoding without a plan for each iteration where the executor predicts (same rows);
-    not with a client limit, where every end may bring an arrival.
+    ``coast`` replays stretches of unchanged decoding without a plan for each iteration where the executor predicts (same rows).
 
     ``rules`` go beyond vLLM's knobs; ``facts`` is what the front door is told besides, ``kv_block_bytes`` the size of a KV block,
     for copies over the link.
@@ -73,7 +72,6 @@ class Replay:
         self._live = self._intake.live
         self._stuck = 0
         self.now = 0
-        coast = coast and rules.client.max_in_flight is None
         self._coaster = (
             Coaster(self.scheduler, executor, self._recorder, self._retire)
             if coast and isinstance(executor, SimExecutor) and Coaster.can(self.scheduler)
