@@ -106,12 +106,12 @@ MUTANTS = (
     ),
     Mutant(
         "3 a starved decode's registered blocks stay implied",
-        (("walk", "            seq.nreg = registered\n", ""),),
+        (("preempting", "    seq.nreg = registered\n", ""),),
         ((128, "starvation"),),
     ),
     Mutant(
         "3 a starved decode's held blocks stay implied",
-        (("walk", "            seq.nblocks = -(-comp // state.size)\n", ""),),
+        (("preempting", "    seq.nblocks = held\n", ""),),
         ((128, "starvation"),),
     ),
     Mutant(
@@ -144,7 +144,7 @@ MUTANTS = (
     ),
     Mutant(
         "starvation: a prefill that stands before decodes is cut instead",
-        (("running", "            if ticket < decodes.newest:\n", "            if False:\n"),),
+        (("running", "            if ticket < decodes.newest and not state.decode_first:\n", "            if False:\n"),),
         ((65, "starvation"),),
     ),
     Mutant(
