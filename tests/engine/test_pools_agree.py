@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from replay_engine.kv_counted import BlockPool
 from replay_engine.kv_identified import IdentifiedPool
 from replay_engine.kv_traced import TracedPool
 from replay_engine.prefix import BlockKeys, block_keys
@@ -21,7 +22,8 @@ __all__: list[str] = []
 def chains(rng: random.Random, size: int) -> list[tuple[int, list[int]]]:
     """Prompt lengths, and the keys of all full blocks each request may compute; equal keys mean equal prefixes. New content gets
     consecutive keys or scattered ones."""
-    step, made, fresh = rng.choice((1, 1, 7)), [], 0
+    made: list[tuple[int, list[int]]] = []
+    step, fresh = rng.choice((1, 1, 7)), 0
     for _ in range(rng.randint(2, 40)):
         keys: list[int] = []
         if made and rng.random() < 0.8:
@@ -59,7 +61,8 @@ class Pair:
         content = chains(rng, self.size)
         longest = max(len(keys) for _, keys in content) + 1
         blocks = longest + rng.randint(0, 2 * longest)
-        self.pools = (IdentifiedPool(blocks, self.size, 0, caching=True), TracedPool(blocks, self.size, 0))
+        real = IdentifiedPool(blocks, self.size, 0, caching=True)
+        self.pools: tuple[BlockPool, BlockPool] = (real, TracedPool(blocks, self.size, 0))
         seen = Counter(key for _, keys in content for key in keys)
         self.twins = []
         for index, (prompt, keys) in enumerate(content):
