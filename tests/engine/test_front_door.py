@@ -103,7 +103,7 @@ doors = st.builds(
     queue_timeout_s=maybe(st.sampled_from([0.0, 3e-6, 2.5e-5])),
     timeout_s=maybe(st.sampled_from([1e-6, 2e-5, 1.0001e-4])),
 )
-clients = st.builds(Client, max_in_flight=maybe(st.integers(1, 5)), arrival=st.sampled_from(["meant", "slot"]))
+clients = st.builds(Client, max_in_flight=maybe(st.integers(1, 5), often=True), arrival=st.sampled_from(["meant", "slot"]))
 rule_sets = st.builds(Rules, front_door=doors, client=clients)
 
 
@@ -437,6 +437,14 @@ def test_a_client_limit_that_never_binds_changes_nothing(rows: list[Asked], conf
     wide, _ = door_replay(rows, config, latency, Rules(client=Client(max_in_flight=len(rows))))
     for table in TABLES:
         assert np.sort(free.table(table)).tobytes() == np.sort(wide.table(table)).tobytes(), table
+
+
+@pytest.mark.parametrize("coast", [True, False])
+def test_a_slot_is_filled_while_others_go_on(coast: bool) -> None:
+    rows = [Asked(0, 10, 50), Asked(0, 10, 5), Asked(0, 10, 5), Asked(0, 10, 2)]
+    sink, _ = door_replay(rows, CALM, TENTH, Rules(client=Client(max_in_flight=2)), coast=coast)
+    outcomes = {int(r["request"]): (int(r["queue_ns"]), int(r["last_token_ns"])) for r in sink.table("outcomes")}
+    assert outcomes == {0: (0, 5000), 1: (0, 500), 2: (500, 1000), 3: (1000, 1200)}
 
 
 def test_a_cancel_while_held_ends_the_request_at_the_client() -> None:
