@@ -27,7 +27,8 @@ _EXPECTED = "expected FROM:TO, as 10m:20m from the trace's start, or two absolut
 
 
 def slice_of(given: Mapping[str, Any], span_ns: int, t0_ns: int | None) -> Slice:
-    """The slice that a command's options ``window limit rate_scale where thin by spread_ticks sessions seed`` say, without a lead-in."""
+    """The slice that a command's options ``window limit rate_scale where thin by spread_ticks sessions seed`` say, without a
+    lead-in."""
     window, by = given.get("window"), given.get("by")
     if by is not None and by not in ("session", "prefix", "request"):
         raise UsageError(f"--by {shown(by)}: expected session, prefix or request")
