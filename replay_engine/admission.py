@@ -85,7 +85,8 @@ def standing_refusal(state: State) -> Refused | None:
 
 
 def _standing_lack(state: State, head: Sequence) -> Refused | None:
-    """The blocks that ``head`` lacks, where no cache could give any: a swapped one's, or a whole prompt's that nothing else refuses."""
+    """The blocks that ``head`` lacks, where no cache could give any: a swapped one's, or a whole prompt's that nothing else
+    refuses."""
     free, reserve = state.pool.free, state.reserve if state.running else 0
     if head.state == _SWAPPED:
         return (_FREE, head.nblocks + reserve) if head.nblocks > free else None
@@ -141,7 +142,8 @@ def _fresh(state: State, seq: Sequence, spare: int) -> int | Refused:
         return _BUDGET, 0
     if state.partial is not None and tokens < left and _partly_done(state) >= state.partial:
         return _PARTIAL, 0
-    need = -(-(seq.prompt_tokens + seq.reserved_tokens) // state.size) if state.contiguous else -(-(cached + tokens) // state.size) - hit
+    until = seq.prompt_tokens + seq.reserved_tokens if state.contiguous else cached + tokens
+    need = -(-until // state.size) - hit
     refused = _blocks_refused(state, seq, hit, revived, max(need, 0)) or _own_rules(state, seq, spare)
     return tokens if refused is None else refused
 
@@ -212,7 +214,8 @@ def _remember(state: State, seq: Sequence, lack: int, reason: int) -> None:
 
 def _still_blocked(state: State) -> bool:
     """Whether the remembered head is refused for certain, without a lookup (it would walk the prompt's whole chain)."""
-    return bool(state.running) and not state.hold and state.memo_lack - (state.pool.changes - state.memo_changes) > state.pool.free
+    least = state.memo_lack - (state.pool.changes - state.memo_changes)
+    return bool(state.running) and not state.hold and least > state.pool.free
 
 
 def _enter(state: State, plan: BatchPlan, seq: Sequence, tokens: int) -> int:

@@ -11,7 +11,8 @@ _NEVER = 1 << 62
 
 
 class BatchGate:
-    """Admission is shut while a batch runs, and until the next one is ready: ``size`` requests wait, or (dynamic) the oldest has waited for
+    """Admission is shut while a batch runs, and until the next one is ready: ``size`` requests wait, or (dynamic) the oldest
+    has waited for
     the window, or no more arrivals will come. ``to_admit`` members of the open batch are still to be admitted."""
 
     __slots__ = ("_size", "_window_ns", "drained", "early", "holding", "to_admit", "whole")

@@ -1,8 +1,10 @@
 """Stretches that only decode, replayed without making a plan for each iteration.
 
-Nothing is decided in such an iteration: no explicit sequence, nobody waits or the head is refused as it was, the blocks suffice. So
+Nothing is decided in such an iteration: no explicit sequence, nobody waits or the head is refused as it was, the blocks
+suffice. So
 its row follows from the decode set's sums, from how many members grow, and from the calendar of finishes, and the loop may ask a
-predicting executor for its duration directly. Byte for byte the rows are those of the plan-by-plan loop (a test replays both ways);
+predicting executor for its duration directly. Byte for byte the rows are those of the plan-by-plan loop (a test replays both
+ways);
 any other change is left to the scheduler.
 """
 
@@ -79,8 +81,10 @@ class Coaster:
         return True
 
     def run(self, made: int, start: int, events: Calendar, owed: list[Sequence]) -> bool:
-        """Replay iterations whose plan is made before the next of ``events`` is due, and that start before someone leaves; the first
-        is made at ``made`` and starts at ``start`` (ns). ``owed``: who ended in the iteration before. Who ends may bring an event.
+        """Replay iterations whose plan is made before the next of ``events`` is due, and that start before someone leaves; the
+        first
+        is made at ``made`` and starts at ``start`` (ns). ``owed``: who ended in the iteration before. Who ends may bring an
+        event.
 
         Returns whether anything ran; then the attributes ``made``, ``start`` and ``owed`` hold for the iteration after.
         """

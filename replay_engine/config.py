@@ -104,7 +104,11 @@ class SchedulerConfig:
             self._check_old_version()
 
     def _check_old_version(self) -> None:
-        newer: dict[str, float | None] = {"max_num_active_seqs": None, "long_prefill_token_threshold_adaptive": False, "prefill_schedule_interval": 1}
+        newer: dict[str, float | None] = {
+            "max_num_active_seqs": None,
+            "long_prefill_token_threshold_adaptive": False,
+            "prefill_schedule_interval": 1,
+        }
         if self.engine_version == "0.20.0":
             newer["watermark"] = 0.0
         for name, default in newer.items():

@@ -50,7 +50,8 @@ class DecodeSet:
             self.shares.joined(seq, iteration)
 
     def leave(self, seq: Sequence, comp: int, served: int) -> None:
-        """``seq`` leaves with ``comp`` computed tokens, ``served`` being its last iteration; a stale calendar entry is recognised by
+        """``seq`` leaves with ``comp`` computed tokens, ``served`` being its last iteration; a stale calendar entry is
+        recognised by
         ``leaves_at``."""
         self.count -= 1
         self.kv -= comp

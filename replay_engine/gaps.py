@@ -1,6 +1,7 @@
 """The longest gap between two tokens of every sequence, and its stalled time, without a row or a touch per token.
 
-While a sequence decodes, its gaps are the durations of the iterations. A query is always "the longest iteration since I joined", so a
+While a sequence decodes, its gaps are the durations of the iterations. A query is always "the longest iteration since I
+joined", so a
 stack of falling maxima answers it; it grows only where the running set changes.
 """
 

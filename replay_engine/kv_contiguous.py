@@ -13,7 +13,8 @@ __all__ = ["ContiguousPool"]
 
 
 class ContiguousPool:
-    """First fit over free extents. ``free`` counts free blocks, ``largest`` the longest run of them: the difference is fragmentation."""
+    """First fit over free extents. ``free`` counts free blocks, ``largest`` the longest run of them: the difference is
+    fragmentation."""
 
     __slots__ = ("_extents", "blank", "changes", "evicted", "free")
 

@@ -1,6 +1,7 @@
 """The one loop: deliver due events -> schedule -> execute -> update -> log, on the engine clock.
 
-The clock is int64 ns and advances by what iterations take; idle gaps are skipped, nothing sleeps. Simulator and real engine differ in one
+The clock is int64 ns and advances by what iterations take; idle gaps are skipped, nothing sleeps. Simulator and real engine
+differ in one
 thing only: where a duration comes from. Under asynchronous scheduling plan n+1 is made at the clock of iteration n's start.
 """
 
@@ -15,9 +16,10 @@ from replay_engine.coast import Coaster
 from replay_engine.config import SchedulerConfig
 from replay_engine.front_door import DoorFacts
 from replay_engine.intake import Intake
+from replay_engine.pools import make_pool
 from replay_engine.recorder import EventMode, Recorder
 from replay_engine.rules import Rules
-from replay_engine.scheduler import Scheduler, make_pool
+from replay_engine.scheduler import Scheduler
 from replay_engine.simulator import SimExecutor
 from replay_engine.tables import OutcomeReason
 from replay_engine.totals import RunTotals

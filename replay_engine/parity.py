@@ -18,7 +18,8 @@ from typing import Any
 
 from replay_engine.config import SchedulerConfig
 from replay_engine.kv_identified import IdentifiedPool
-from replay_engine.scheduler import PoolKind, Scheduler, make_pool
+from replay_engine.pools import PoolKind, make_pool
+from replay_engine.scheduler import Scheduler
 from replay_engine.types import BatchPlan, Refusal, Request, SeqState, Sequence
 
 __all__ = ["check_folder", "main", "replay_case"]

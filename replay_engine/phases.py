@@ -1,6 +1,7 @@
 """Iterations that prefill or decode, never both: prefill first, and n:m in turn.
 
-A decode that is withheld a token leaves the set as one that starved does, so these orders cost O(running) in iterations that prefill while
+A decode that is withheld a token leaves the set as one that starved does, so these orders cost O(running) in iterations that
+prefill while
 others decode. Where only one kind of work exists they are the ordinary pass.
 """
 
@@ -17,7 +18,8 @@ _DECODE = int(SeqState.DECODE)
 
 
 def phased_pass(state: State, plan: BatchPlan) -> tuple[list[tuple[Sequence, int]], bool] | None:
-    """The grants of an iteration that only prefills, admissions included, and whether it carries prefill; ``None``: this one decodes
+    """The grants of an iteration that only prefills, admissions included, and whether it carries prefill; ``None``: this one
+    decodes
     (and holds prefill back, if there is any), or there is nothing to keep apart."""
     assert state.turns is not None
     prefills = [seq for _, seq in sorted(state.loose.items()) if seq.chunk]

@@ -44,7 +44,8 @@ def _view(state: State, seq: Sequence) -> RunningView:
 
 
 def to_loose(state: State, seq: Sequence) -> None:
-    """A member of the decode set misses this iteration: its counters become explicit, and one granted token makes it join again."""
+    """A member of the decode set misses this iteration: its counters become explicit, and one granted token makes it join
+    again."""
     comp = computed_before(state, seq)
     registered = state.registered(seq, comp)
     held = state.held(seq, comp)
@@ -114,7 +115,8 @@ def _drop(state: State, seq: Sequence, comp: int, held: int, registered: int) ->
 
 
 def free_idle(state: State, plan: BatchPlan, keep: Sequence | None = None) -> bool:
-    """Blocks are short: an ended sequence that only keeps its place in a batch goes, or else the latest paused one (not ``keep``) loses
+    """Blocks are short: an ended sequence that only keeps its place in a batch goes, or else the latest paused one (not
+    ``keep``) loses
     its KV after all. Whether there was one."""
     if state.gate is not None and state.gate.holding:
         seq = state.gate.holding.pop()

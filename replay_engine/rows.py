@@ -14,7 +14,8 @@ __all__ = ["RowBuffer"]
 
 
 class RowBuffer:
-    """Rows of one event table. ``add(*values)`` in the dtype's field order; full buffers go to ``deliver``, which must not keep them.
+    """Rows of one event table. ``add(*values)`` in the dtype's field order; full buffers go to ``deliver``, which must not
+    keep them.
 
     ``pack(buffer, at, *values)`` with ``at`` moved on by ``size`` writes a row in place, for the tightest loops.
     """

@@ -1,8 +1,11 @@
 """The running loop's fast pass: explicit sequences one by one, the decode set by its sums.
 
-It is left for the literal walk exactly when it could not prove the walk's outcome: an explicit sequence wants more than what is left while a
-decode may stand behind it, or growth plus prefill blocks exceed the free ones. Nothing is freed in the running loop except by preemption
-and grants do not depend on blocks, so otherwise nobody is preempted and no decode starves. (Decodes alone never exceed the budget:
+It is left for the literal walk exactly when it could not prove the walk's outcome: an explicit sequence wants more than what
+is left while a
+decode may stand behind it, or growth plus prefill blocks exceed the free ones. Nothing is freed in the running loop except by
+preemption
+and grants do not depend on blocks, so otherwise nobody is preempted and no decode starves. (Decodes alone never exceed the
+budget:
 every member got a token in the iteration before.)
 """
 

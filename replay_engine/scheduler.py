@@ -1,6 +1,7 @@
 """The scheduler: vLLM's decisions, at a cost of O(changes). Pure: no I/O, no clock of its own, no randomness.
 
-``schedule`` decides one iteration, ``update`` takes its outcome. Asynchronous scheduling is not a second algorithm: the driver calls
+``schedule`` decides one iteration, ``update`` takes its outcome. Asynchronous scheduling is not a second algorithm: the driver
+calls
 ``update(plan n-1)`` after ``schedule(n)``, so seats and blocks are held one iteration longer by itself.
 """
 
@@ -8,49 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
-from typing import Literal
 
 from replay_engine.admission import admit_waiting
-from replay_engine.config import ConfigError, SchedulerConfig
-from replay_engine.kv_contiguous import ContiguousPool
-from replay_engine.kv_counted import BlockPool, CountedPool
-from replay_engine.kv_identified import IdentifiedPool
-from replay_engine.kv_traced import TracedPool
+from replay_engine.advancing import advance, drain
+from replay_engine.config import SchedulerConfig
+from replay_engine.ending import abort, conclude, register_late
+from replay_engine.kv_counted import BlockPool
 from replay_engine.phases import phased_pass
-from replay_engine.preempting import leave_batch, make_room
+from replay_engine.pools import make_pool
+from replay_engine.preempting import make_room
 from replay_engine.rules import Rules
 from replay_engine.running import running_pass
 from replay_engine.state import State
 from replay_engine.swap import HostPool
-from replay_engine.types import BatchPlan, PrefillEntry, Refusal, Request, SeqState, Sequence
+from replay_engine.types import BatchPlan, Refusal, Request, SeqState, Sequence
 
-__all__ = ["NO_WAKE", "PoolKind", "Scheduler", "make_pool"]
+__all__ = ["NO_WAKE", "Scheduler"]
 
-PoolKind = Literal["auto", "counted", "identified", "traced"]
-_WAIT, _LOOSE, _DECODE, _DRAIN, _GONE, _PAUSED, _SWAPPED, _LOADING = (int(s) for s in SeqState)
+_LOOSE, _LOADING = int(SeqState.LOOSE), int(SeqState.LOADING)
 _AFTER_PREEMPTION = int(Refusal.after_preemption)
 NO_WAKE = 1 << 62
 """No time at which waiting alone changes anything, ns."""
 _DEFAULT = Rules()
-
-
-def make_pool(config: SchedulerConfig, kind: PoolKind = "auto", rules: Rules = _DEFAULT) -> BlockPool:
-    """The KV pool for ``config``. Without caching blocks are counted, unless real ids are asked for; ``auto`` traces with caching, and
-    identifies blocks where only that is exact (before 0.24 free blocks were one list)."""
-    caching = config.enable_prefix_caching
-    split = config.engine_version != "0.20.0"
-    if rules.batching.kv_allocation == "contiguous":
-        if caching:
-            raise ConfigError("batching.kv_allocation = contiguous: blocks are not shared; expected enable_prefix_caching = false")
-        return ContiguousPool(config.usable_blocks)
-    if kind == "auto":
-        kind = "traced" if split else "identified"
-    lag = int(config.async_scheduling)
-    if not caching and kind != "identified":
-        return CountedPool(config.usable_blocks)
-    if kind == "traced" and split:
-        return TracedPool(config.usable_blocks, config.block_size, lag)
-    return IdentifiedPool(config.usable_blocks, config.block_size, lag, caching=caching, split_free_list=split)
 
 
 class Scheduler:
@@ -76,31 +56,18 @@ class Scheduler:
         self._fill = state.fill_offset
 
     def add(self, request: Request, keys: SequenceOf[int]) -> Sequence:
-        """Queue a request; ``keys`` are its block keys (``BlockPool.bind``). Prompts of ``max_model_len`` or more never get here."""
+        """Queue a request; ``keys`` are its block keys (``BlockPool.bind``). Prompts of ``max_model_len`` or more never get
+        here."""
         limit = min(request.output_tokens, self.config.max_model_len - request.prompt_tokens)
         assert limit > 0
         seq = Sequence(request, limit)
         if self.state.contiguous or self.rules.batching.output_reserve != "none":
-            seq.reserved_tokens = self._reserved(request, limit)
+            seq.reserved_tokens = self.state.reserved(request, limit, self.config.max_model_len)
         self._pool.bind(seq, keys)
         if self.state.shares is not None:
             self.state.shares.tick = self.state.it
         self._waiting.push(seq)
         return seq
-
-    def _reserved(self, request: Request, limit: int) -> int:
-        """Output tokens for which room is kept: all that may come in one piece, or what admission expects."""
-        batching = self.rules.batching
-        most = self.config.max_model_len - request.prompt_tokens
-        known = request.max_tokens if request.max_tokens is not None else most
-        if self.state.contiguous:
-            return max(min(known, most), limit)
-        if batching.output_reserve == "predicted" and request.predicted_tokens is not None:
-            known = request.predicted_tokens
-        known = min(known, most)
-        if batching.output_reserve_clip is not None:
-            known = min(known, batching.output_reserve_clip)
-        return round(known * batching.output_reserve_ratio)
 
     def has_requests(self) -> bool:
         """Whether anything waits or runs."""
@@ -111,7 +78,8 @@ class Scheduler:
         return self.state.computed(seq)
 
     def wake_ns(self) -> int:
-        """Engine time at which an empty plan may stop being one although nothing arrives: a batch window closes, a copy is done."""
+        """Engine time at which an empty plan may stop being one although nothing arrives: a batch window closes, a copy is
+        done."""
         state = self.state
         wake = min((seq.ready_ns for seq in state.loading), default=NO_WAKE)
         if state.gate is not None and not state.running and state.waiting:
@@ -154,7 +122,7 @@ class Scheduler:
         if it in decodes.calendar:
             self._retire(plan)
         if grants:
-            self._advance(plan, grants)
+            advance(state, plan, grants)
         if state.interval > 1:
             self._count_cadence(plan, carries)
         self._note_levels(plan)
@@ -222,146 +190,30 @@ class Scheduler:
 
     def _retire(self, plan: BatchPlan) -> None:
         """Members whose last token this iteration computes leave the set; they hold seat and blocks until ``update``."""
-        gone = self.drain(plan.iteration)
+        gone = drain(self.state, plan.iteration)
         if gone:
             plan.finishing = gone
-
-    def drain(self, iteration: int) -> list[Sequence]:
-        """Members of the decode set whose last token ``iteration`` computes leave it, in ticket order."""
-        gone = self._decodes.retire(iteration)
-        for seq in gone:
-            seq.state = _DRAIN
-            self._pool.left(seq)
-        self.state.left += gone
-        return gone
-
-    def _advance(self, plan: BatchPlan, grants: list[tuple[Sequence, int]]) -> None:
-        """Count the explicit grants as computed; whoever has all known tokens samples one and decodes from here, or ends."""
-        entries: list[PrefillEntry] = []
-        sampled: list[Sequence] = []
-        ending: list[Sequence] = []
-        seqs = tokens = qk = recomputed = 0
-        for seq, n in grants:
-            context = seq.comp
-            comp = seq.comp = context + n
-            again = min(comp, seq.lost_high) - context
-            again = again if again > 0 else 0
-            entries.append(PrefillEntry(seq, n, comp, again, not seq.chunk))
-            if seq.chunk:
-                seqs += 1
-                tokens += n
-                qk += n * context + n * n // 2
-                recomputed += again
-            else:
-                plan.decode_seqs += 1
-                plan.decode_kv += comp
-            if again:
-                seq.recomputed_tokens += again
-            if comp == seq.nt:
-                sampled.append(seq)
-                if self.state.shares is not None:
-                    self.state.shares.token(seq)
-                self._settle(seq, plan.iteration, ending)
-            else:
-                seq.chunk = True
-        plan.prefill, plan.prefill_seqs = entries, seqs
-        plan.prefill_tokens, plan.prefill_qk, plan.recomputed_tokens = tokens, qk, recomputed
-        if sampled:
-            plan.sampled = sampled
-        if ending:
-            plan.finishing = sorted([*plan.finishing, *ending], key=_ticket) if plan.finishing else ending
-
-    def _settle(self, seq: Sequence, iteration: int, ending: list[Sequence]) -> None:
-        del self._loose[seq.ticket]
-        seq.chunk = False
-        if seq.comp == seq.total:
-            seq.state = _DRAIN
-            ending.append(seq)
-        else:
-            self._decodes.join(seq, iteration)
-            self._pool.joined(seq)
-            self.state.joined.append(seq)
 
     def update(self, plan: BatchPlan) -> list[Sequence]:
         """The outcome of ``plan`` is known: free what finished, in scheduling order. Returns the finished sequences."""
         self.register_late()
         return self.conclude(plan.finishing) if plan.finishing else []
 
+    def drain(self, iteration: int) -> list[Sequence]:
+        """Members of the decode set whose last token ``iteration`` computes leave it, in ticket order."""
+        return drain(self.state, iteration)
+
     def conclude(self, finishing: SequenceOf[Sequence]) -> list[Sequence]:
         """Sequences whose last token has come free what they hold; those gone already are left out of the answer."""
-        state = self.state
-        ended = []
-        for seq in finishing:
-            if seq.state == _DRAIN:
-                if state.gate is not None:
-                    state.gate.holding.append(seq)
-                    if not state.gate.whole:
-                        ended.append(seq)
-                    continue
-                ended.append(seq)
-                total = seq.total
-                if state.lag:
-                    self._pool.commit(seq, total)
-                state.unseat(seq)
-                self._pool.release(seq, -(-total // self._size), total // self._size, resumes=False)
-            elif seq.state == _WAIT:
-                self._forget_waiting(seq)
-                ended.append(seq)
-            else:
-                continue
-            seq.state = _GONE
-        if state.gate is not None and state.gate.holding and len(state.gate.holding) == len(state.running):
-            held = state.gate.take()
-            for seq in held:
-                leave_batch(state, seq)
-            if state.gate.whole:
-                ended += [*held, *state.gate.answered_with()]
-        return ended
-
-    def _forget_waiting(self, seq: Sequence) -> None:
-        """``seq`` leaves the waiting queue and whatever it kept."""
-        state = self.state
-        self._waiting.remove(seq)
-        if state.memo_head is seq:
-            state.memo_head = None
-        if seq.state == _PAUSED:
-            del state.paused[seq.index]
-            self._pool.release(seq, seq.nblocks, seq.nreg, resumes=False)
-        elif seq.state == _SWAPPED:
-            state.host.drop(seq.nblocks)
+        return conclude(self.state, finishing)
 
     def register_late(self) -> None:
         """Register the last full block of asynchronous decodes that starved while its last token was in flight."""
-        if self.state.late:
-            for seq in self.state.late:
-                if seq.state == _LOOSE:
-                    self._pool.commit(seq, seq.comp)
-            self.state.late = []
+        register_late(self.state)
 
     def abort(self, seq: Sequence) -> bool:
         """The client is gone: free the blocks at once, between iterations. False if it had already ended."""
-        state = self.state
-        if seq.state == _GONE or (state.gate is not None and seq in state.gate.holding):
-            return False
-        if seq.state in (_WAIT, _PAUSED, _SWAPPED):
-            self._forget_waiting(seq)
-        else:
-            comp = self.computed(seq)
-            held, registered = seq.nblocks, seq.nreg
-            if seq.state == _LOOSE:
-                del state.loose[seq.ticket]
-            elif seq.state == _LOADING:
-                state.loading.remove(seq)
-            else:
-                held, registered = state.held(seq, comp), state.registered(seq, comp)
-                if seq.state == _DECODE:
-                    self._decodes.leave(seq, comp, state.it)
-                    self._pool.left(seq)
-                    state.left.append(seq)
-            state.unseat(seq)
-            self._pool.release(seq, held, registered, resumes=False)
-        seq.state = _GONE
-        return True
+        return abort(self.state, seq)
 
     def _set_hold(self) -> None:
         """Whether this iteration must not prefill (``prefill_schedule_interval``)."""
@@ -392,6 +244,3 @@ class Scheduler:
             held.append((seq, registered))
         return self._pool.entries(held)
 
-
-def _ticket(seq: Sequence) -> int:
-    return seq.ticket

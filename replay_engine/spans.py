@@ -1,6 +1,7 @@
 """Every request's life as spans that touch: written when a request changes what it is doing, never per token.
 
-A span starts and ends on iteration boundaries (the first one at the arrival), so a request's spans partition arrival to last token to the
+A span starts and ends on iteration boundaries (the first one at the arrival), so a request's spans partition arrival to last
+token to the
 nanosecond. A ``decode`` span holds only if its sequence was served in every iteration of it.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence as SequenceOf
 
 from replay_engine.gaps import GapClock
+from replay_engine.outcomes import write_absent, write_early, write_finished
 from replay_engine.rows import RowBuffer
 from replay_engine.tables import OutcomeReason
 from replay_engine.types import BatchPlan, Displaced, Phase, PrefillEntry, Refusal, RequestState, SeqState, Sequence
@@ -18,7 +20,8 @@ __all__ = ["SpanTracker"]
 _QUEUED, _PREFILL, _WAIT, _DECODE, _STALLED, _PREEMPTED, _SWAPPED, _PAUSED, _TRANSFER, _HOLD = (
     int(p)
     for p in (
-        Phase.queued, Phase.prefill, Phase.prefill_wait, Phase.decode, Phase.stalled, Phase.preempted, Phase.swapped, Phase.paused,
+        Phase.queued, Phase.prefill, Phase.prefill_wait, Phase.decode, Phase.stalled, Phase.preempted, Phase.swapped,
+        Phase.paused,
         Phase.transfer, Phase.batch_hold,
     )
 )  # fmt: skip
@@ -35,13 +38,16 @@ _SET = int(SeqState.DECODE)
 class SpanTracker:
     """Turns plans into spans, outcomes, and preemption rows. ``start`` and ``end`` are an iteration's times.
 
-    Under asynchronous scheduling a plan is recorded after the next one is made, so nothing is read here from what the scheduler may have
+    Under asynchronous scheduling a plan is recorded after the next one is made, so nothing is read here from what the
+    scheduler may have
     changed since.
     """
 
     __slots__ = ("_gaps", "_open", "_outcomes", "_preemptions", "_refused_before", "_spans", "batch_answers", "keep_spans")
 
-    def __init__(self, spans: RowBuffer, outcomes: RowBuffer, preemptions: RowBuffer, gaps: GapClock, *, keep_spans: bool) -> None:
+    def __init__(
+        self, spans: RowBuffer, outcomes: RowBuffer, preemptions: RowBuffer, gaps: GapClock, *, keep_spans: bool
+    ) -> None:
         self._spans = spans
         self._outcomes = outcomes
         self._preemptions = preemptions
@@ -178,7 +184,8 @@ class SpanTracker:
             self._turn(seq, _PREFILL, it, start, _AFTER_PREEMPTION)
 
     def _token(self, seq: Sequence, it: int, end: int, mark: int) -> None:
-        """An explicit sequence has sampled a token at ``end``; if it goes on it is a member of the set from the next iteration on."""
+        """An explicit sequence has sampled a token at ``end``; if it goes on it is a member of the set from the next iteration
+        on."""
         if seq.phase == _ENDED:
             return
         gaps = self._gaps
@@ -207,7 +214,7 @@ class SpanTracker:
         if self.batch_answers:
             seq.phase, seq.phase_iteration, seq.phase_start_ns, seq.phase_reason = _HOLD, it + 1, end, 0
             return
-        self._outcome(seq, end)
+        write_finished(self._outcomes, seq, end, stalls=self._gaps.threshold is not None)
 
     def answer(self, ended: SequenceOf[Sequence], it: int, at: int) -> None:
         """Batches that answer as a whole: ``ended`` get all their tokens at ``at``, when the batch ends."""
@@ -219,21 +226,7 @@ class SpanTracker:
             seq.first_token_ns = seq.last_token_ns = at
             seq.max_gap_ns = 0 if seq.output_limit > 1 else -1
             seq.stalled_ns = 0
-            self._outcome(seq, at)
-
-    def _outcome(self, seq: Sequence, end: int) -> None:
-        outputs = seq.output_limit
-        request = seq.request
-        arrival, first = request.arrival_ns, seq.first_token_ns
-        late = end > request.expires_ns
-        tpot = (end - first) / (outputs - 1) if outputs > 1 else _NAN
-        gap = seq.max_gap_ns
-        stalled = seq.stalled_ns if self._gaps.threshold is not None else -1
-        self._outcomes.add(
-            seq.queue_ns, first - arrival, tpot, -1 if late else end - arrival, gap, stalled, arrival, end, seq.index,
-            seq.prompt_tokens, outputs, seq.num_preemptions, seq.recomputed_tokens, seq.cached_tokens,
-            _TIMED_OUT if late else _FINISHED, _TOO_LATE if late else 0, request.degraded,
-        )  # fmt: skip
+            write_finished(self._outcomes, seq, at, stalls=self._gaps.threshold is not None)
 
     def end_early(self, seq: Sequence, at: int, it: int, state: RequestState, reason: OutcomeReason, outputs: int) -> None:
         """``seq`` ends at ``at`` without its last token, having produced ``outputs``."""
@@ -245,24 +238,14 @@ class SpanTracker:
         self._restored(seq, -1)
         self._close(seq, it, at)
         seq.phase = _ENDED
-        arrival, first = seq.request.arrival_ns, seq.first_token_ns
-        ttft = first - arrival if first >= 0 else -1
-        last = seq.last_token_ns
-        tpot = (last - first) / (outputs - 1) if outputs > 1 else _NAN
-        stalled = seq.stalled_ns if self._gaps.threshold is not None else -1
-        self._outcomes.add(
-            seq.queue_ns, ttft, tpot, -1, seq.max_gap_ns, stalled, arrival, last, seq.index, seq.prompt_tokens, outputs,
-            seq.num_preemptions, seq.recomputed_tokens, seq.cached_tokens, int(state), int(reason), seq.request.degraded,
-        )  # fmt: skip
+        write_early(self._outcomes, seq, state, reason, outputs, stalls=self._gaps.threshold is not None)
 
     def never_started(self, index: int, arrival: int, prompt: int, state: RequestState, reason: OutcomeReason) -> None:
         """A request that no engine ever saw."""
-        self._outcomes.add(-1, -1, _NAN, -1, -1, -1, arrival, -1, index, prompt, 0, 0, 0, -1, int(state), int(reason), False)
+        write_absent(self._outcomes, index, arrival, prompt, state, reason)
 
     def dispatched(self, index: int, arrival: int, at: int) -> None:
         """The client held a request back from its arrival to ``at``."""
         if self.keep_spans:
             self._spans.add(-1, -1, arrival, at, index, _DISPATCH, 0)
 
-
-_NAN = float("nan")

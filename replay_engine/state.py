@@ -12,7 +12,7 @@ from replay_engine.queues import FairQueue, FcfsQueue, KeyedQueue, WaitingQueue,
 from replay_engine.rules import Rules
 from replay_engine.shares import FairShares
 from replay_engine.swap import HostPool
-from replay_engine.types import SeqState, Sequence
+from replay_engine.types import Request, SeqState, Sequence
 
 __all__ = ["State"]
 
@@ -28,11 +28,12 @@ class State:
     """
 
     __slots__ = (
-        "adaptive", "admit", "align", "budget", "carried", "chunked", "continue_self", "contiguous", "decode_first", "decodes", "evicted",
-        "executed", "expected", "fill_offset", "full_isl", "gate", "hold", "host", "interval", "it", "joined", "lag", "last_prefill", "late",
-        "left", "levels", "loading", "lone_exempt", "loose", "memo_changes", "memo_head", "memo_lack", "next_ticket", "now", "partial",
-        "paused", "pool", "priority", "reserve", "reserve_decode", "rules", "running", "seats", "shares", "size", "suspended",
-        "threshold", "turn", "turns", "usable", "victim", "waiting",
+        "adaptive", "admit", "align", "budget", "carried", "chunked", "contiguous", "continue_self", "decode_first",
+        "decodes", "evicted", "executed", "expected", "fill_offset", "full_isl", "gate", "hold", "host", "interval", "it",
+        "joined", "lag", "last_prefill", "late", "left", "levels", "loading", "lone_exempt", "loose", "memo_changes",
+        "memo_head", "memo_lack", "next_ticket", "now", "partial", "paused", "pool", "priority", "reserve",
+        "reserve_decode", "rules", "running", "seats", "shares", "size", "suspended", "threshold", "turn", "turns",
+        "usable", "victim", "waiting",
     )  # fmt: skip
 
     def __init__(self, config: SchedulerConfig, pool: BlockPool, rules: Rules, host: HostPool) -> None:
@@ -147,8 +148,23 @@ class State:
         return threshold
 
     def aligned(self, tokens: int, left: int) -> int:
-        """``tokens`` of a prefill with ``left`` to go, cut so that a chunk that does not end it is a multiple of the alignment."""
+        """``tokens`` of a prefill with ``left`` to go, cut so that a chunk that does not end it is a multiple of the
+        alignment."""
         return tokens if tokens >= left else tokens - tokens % self.align
+
+    def reserved(self, request: Request, limit: int, longest: int) -> int:
+        """Output tokens for which room is kept: all that may come in one piece, or what admission expects."""
+        batching = self.rules.batching
+        most = longest - request.prompt_tokens
+        known = request.max_tokens if request.max_tokens is not None else most
+        if self.contiguous:
+            return max(min(known, most), limit)
+        if batching.output_reserve == "predicted" and request.predicted_tokens is not None:
+            known = request.predicted_tokens
+        known = min(known, most)
+        if batching.output_reserve_clip is not None:
+            known = min(known, batching.output_reserve_clip)
+        return round(known * batching.output_reserve_ratio)
 
     def seat(self, seq: Sequence) -> None:
         """``seq`` joins the running list."""

@@ -19,7 +19,8 @@ class RunTotals:
     """Times in ns, lengths in tokens, KV in blocks. ``*_ns`` of a level (``kv_used_ns``) is level x iteration time.
 
     ``refused_*`` are by reason of the queue head's refusal; ``queue_*`` cover iterations that left requests waiting.
-    ``async_blocked_ns``: iterations whose head was refused for seats or blocks while a finished sequence still held some, because under
+    ``async_blocked_ns``: iterations whose head was refused for seats or blocks while a finished sequence still held some,
+    because under
     asynchronous scheduling its end is known one iteration late.
     """
 

@@ -1,4 +1,5 @@
-"""vLLM's literal running loop, over the running list, with preemption. O(running), entered only where the fast pass must be left."""
+"""vLLM's literal running loop, over the running list, with preemption. O(running), entered only where the fast pass must be
+left."""
 
 from __future__ import annotations
 
@@ -14,11 +15,7 @@ _LOOSE, _DECODE, _DRAIN, _LOADING = (int(s) for s in (SeqState.LOOSE, SeqState.D
 def walk(state: State, plan: BatchPlan) -> tuple[int, list[tuple[Sequence, int]]]:
     """Grant tokens in list order, preempting victims where blocks are short. Same return as ``running_pass``."""
     plan.walked = True
-    order = list(state.running.values())
-    if state.loading or state.gate is not None:  # no victims: their KV is on its way, or their batch holds them
-        order = [seq for seq in order if seq.state in (_LOOSE, _DECODE)]
-    if state.decode_first:
-        order.sort(key=lambda seq: seq.state == _LOOSE and seq.chunk)
+    order = _visited(state)
     granted: dict[Sequence, int] = {}
     before = len(plan.preempted)
     budget, cap, pool = state.budget, state.cap(), state.pool
@@ -54,6 +51,15 @@ def walk(state: State, plan: BatchPlan) -> tuple[int, list[tuple[Sequence, int]]
     _starve(state, plan, order, granted)
     shut = len(plan.preempted) > before
     return (-1 if shut else budget), [(seq, n) for seq, n in granted.items() if seq.state == _LOOSE]
+
+
+def _visited(state: State) -> list[Sequence]:
+    order = list(state.running.values())
+    if state.loading or state.gate is not None:  # no victims: their KV is on its way, or their batch holds them
+        order = [seq for seq in order if seq.state in (_LOOSE, _DECODE)]
+    if state.decode_first:
+        order.sort(key=lambda seq: seq.state == _LOOSE and seq.chunk)
+    return order
 
 
 def _wanted(state: State, seq: Sequence, cap: int, budget: int) -> int:

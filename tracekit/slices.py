@@ -135,7 +135,7 @@ def lead_in_ns(con: DuckDBPyConnection, trace: int, profile: Profile) -> int:
     row = con.execute("SELECT avg(obs_e2e_ns), avg(input_tokens), avg(output_tokens) FROM requests WHERE trace = ?", [trace])
     observed, prompt, output = row.fetchall()[0]
     if observed is not None:
-        return max(LEAD_IN_NS, int(round(2 * observed)))
+        return max(LEAD_IN_NS, int(2 * observed))
     if prompt is None:
         return LEAD_IN_NS
     cost = profile.latency

@@ -6,7 +6,8 @@ import pytest
 
 from replay_engine import scheduler as scheduler_module
 from replay_engine.config import SchedulerConfig
-from replay_engine.scheduler import PoolKind, Scheduler, make_pool
+from replay_engine.pools import PoolKind, make_pool
+from replay_engine.scheduler import Scheduler
 from replay_engine.types import BatchPlan, Request, Sequence
 
 TOUCHED: set[int] = set()
@@ -68,4 +69,4 @@ def test_decode_only_iterations_touch_changes_only(
         assert plan.decode_seqs > 0
         total += len(touched)
     expected = {"counted": 0.01, "traced": 0.01, "identified": 2.2 / 16}[pool]
-    assert total <= expected * batch * 160 + 10, "about two touches per 16 tokens where blocks have ids, none where they are counted"
+    assert total <= expected * batch * 160 + 10, "two touches per 16 tokens where blocks have ids, none where they are counted"

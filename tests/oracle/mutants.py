@@ -59,8 +59,8 @@ _HAND_OVER = """        if state.joined:
 """
 _LAST = "        plan.running = len(state.running)\n"
 _PROMOTED = "            self._first[key] = waiting.pop(0)\n"
-_PROMOTED_RUN = "            self.changes += segment.hi - segment.lo\n"
-_BORDER = "        if hi < segment.hi:\n            self._cut(segment, hi)\n        copy ="
+_PROMOTED_RUN = "            promoted += segment.hi - segment.lo\n"
+_BORDER = "        if hi < segment.hi:\n            self.cut(segment, hi)\n        copy ="
 _COUNTED = "self.changes += 1\n"
 
 MUTANTS = (
@@ -71,7 +71,7 @@ MUTANTS = (
     ),
     Mutant(
         "1 promotion of an in-use copy is not counted (traced)",
-        (("kv_traced", _PROMOTED_RUN, ""),),
+        (("kv_runs", _PROMOTED_RUN, ""),),
         ((50, "turns"), (560, "turns")),
     ),
     Mutant(
@@ -86,22 +86,22 @@ MUTANTS = (
     ),
     Mutant(
         "runs: no border where the holder of a copy goes on",
-        (("kv_traced", _BORDER, "        copy ="),),
+        (("kv_runs", _BORDER, "        copy ="),),
         ((3, "priority"), (4, "sharing")),
     ),
     Mutant(
         "runs: lengthened where the holder of a copy goes on",
-        (("kv_traced", "None if self._copies else own.go_on", "own.go_on"),),
+        (("kv_runs", "None if self._copies else own.go_on", "own.go_on"),),
         ((7, "copies"), (43, "copies")),
     ),
     Mutant(
         "runs: joined where the holder of a copy goes on",
-        (("kv_traced", "segment.lo and not self._copies:", "segment.lo:"),),
+        (("kv_runs", "segment.lo and not self._copies:", "segment.lo:"),),
         ((2, "starvation"), (3, "priority")),
     ),
     Mutant(
         "runs: given up from the front",
-        (("kv_traced", "segment = parts[-1]", "segment = parts[0]"), ("kv_traced", "parts.pop()", "parts.pop(0)")),
+        (("kv_runs", "segment = parts[-1]", "segment = parts[0]"), ("kv_runs", "parts.pop()", "parts.pop(0)")),
         ((1, "pressure"), (7, "copies")),
     ),
     Mutant(
@@ -139,7 +139,7 @@ MUTANTS = (
     ),
     Mutant(
         "finish order: explicit sequences last",
-        (("scheduler", "sorted([*plan.finishing, *ending], key=_ticket)", "[*plan.finishing, *ending]"),),
+        (("advancing", "sorted([*plan.finishing, *ending], key=_ticket)", "[*plan.finishing, *ending]"),),
         ((59, "turns"),),
     ),
     Mutant(

@@ -130,7 +130,8 @@ SESSION_SAMPLES: dict[str, list[bytes]] = {
         _lines(
             *({"request_arrival_delta_s": 10.0 * i, "session_id": s, "input_tokens": 500 - 100 * i, "output_tokens": 7,
                "turn_index": i, "model_id": "m", "ttft_s": 1.0, "api_time_s": 4.0, "block_hashes_count": 8,
-               "hash_id_scope": "local", "session_models": '["m"]'} | ({"think_time_s": 6.0} if i else {}) for s in ("x", "y") for i in range(3))
+               "hash_id_scope": "local", "session_models": '["m"]'}
+              | ({"think_time_s": 6.0} if i else {}) for s in ("x", "y") for i in range(3))
         )
     ],
     "exgentic_spans": [

@@ -156,7 +156,8 @@ def test_unit_change_and_what_is_no_object_are_refused(write: Write) -> None:
 
 def test_an_array_over_many_lines(write: Write) -> None:
     row = '{"arrival_s": %d,\n "input_tokens": 5,\n "output_tokens": 6}'
-    trace = read_trace(write("[\n" + ",\n".join(row % i for i in range(4)) + ",\n" + '{"arrival_s": 9, "input_tokens": x}\n]', "b"))
+    rows = ",\n".join(row % i for i in range(4))
+    trace = read_trace(write("[\n" + rows + ",\n" + '{"arrival_s": 9, "input_tokens": x}\n]', "b"))
     assert trace.arrivals["source_line"].to_pylist() == [2, 5, 8, 11]
     assert [(reject.line, reject.reason) for reject in trace.report.rejects] == [(14, "not valid JSON")]
 

@@ -13,7 +13,8 @@ from tracekit.errors import UsageError
 __all__ = ["COLUMNS", "EXTRA", "REQUIRED", "Column", "Kind", "Mapped", "canonical_name", "guess_mapping", "parse_mapping"]
 
 Kind = Literal["time", "duration", "gap", "count", "integer", "text", "blocks", "link", "raw"]
-"""``gap``: a duration that may be negative. ``link``: found from other columns, never read. ``raw``: a reader's own, as it stands."""
+"""``gap``: a duration that may be negative. ``link``: found from other columns, never read. ``raw``: a reader's own, as it
+stands."""
 SQL_TYPES: dict[str, str] = {
     "time": "BIGINT",
     "duration": "BIGINT",
@@ -106,7 +107,11 @@ REQUIRED = tuple(column.name for column in _ALL if not column.nullable)
 EXTRA = tuple(column for column in _ALL if column.nullable and column.kind != "blocks" and column.name != "parent_id")
 
 _BY_NAME: dict[str, str] = {
-    alias: column.name for column in _ALL if column.kind != "link" for alias in (column.name, column.stored, *column.aliases) if alias
+    alias: column.name
+    for column in _ALL
+    if column.kind != "link"
+    for alias in (column.name, column.stored, *column.aliases)
+    if alias
 }
 
 

@@ -36,8 +36,10 @@ TABLES: dict[str, str] = {
         "trace UINTEGER NOT NULL, req_idx UINTEGER NOT NULL, pos_start UINTEGER NOT NULL, first_id UBIGINT NOT NULL,"
         " len UINTEGER NOT NULL"
     ),
-    "sidecars": "trace UINTEGER NOT NULL, name VARCHAR NOT NULL, kind VARCHAR NOT NULL, settings JSON, series UINTEGER, points UBIGINT",
-    "sidecar_series": "trace UINTEGER NOT NULL, name VARCHAR NOT NULL, metric VARCHAR NOT NULL, t_ns BIGINT NOT NULL, value DOUBLE",
+    "sidecars": "trace UINTEGER NOT NULL, name VARCHAR NOT NULL, kind VARCHAR NOT NULL, settings JSON, series UINTEGER,"
+    " points UBIGINT",
+    "sidecar_series": "trace UINTEGER NOT NULL, name VARCHAR NOT NULL, metric VARCHAR NOT NULL, t_ns BIGINT NOT NULL,"
+    " value DOUBLE",
     "quarantine": 'trace UINTEGER NOT NULL, file VARCHAR, line UBIGINT, "column" VARCHAR, value VARCHAR, reason VARCHAR',
 }
 
@@ -64,7 +66,8 @@ def create_tables(con: duckdb.DuckDBPyConnection) -> None:
     """Create the trace tables and the view ``requests`` where they are not there yet."""
     for name, columns in TABLES.items():
         con.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns})")
-    there = {row[0] for row in con.execute("SELECT column_name FROM duckdb_columns() WHERE table_name = 'request_extras'").fetchall()}
+    found = con.execute("SELECT column_name FROM duckdb_columns() WHERE table_name = 'request_extras'").fetchall()
+    there = {row[0] for row in found}
     for column in EXTRA:
         if column.stored not in there:  # a database of an older version
             con.execute(f'ALTER TABLE request_extras ADD COLUMN "{column.stored}" {column.sql_type}')

@@ -136,7 +136,8 @@ def expand_inputs(inputs: str | Path | Sequence[str | Path]) -> list[str]:
 
 def _looks_like_data(path: Path) -> bool:
     hidden = path.name.startswith((".", "_"))
-    return not hidden and path.suffix.lower() not in SKIPPED_SUFFIXES and not path.name.endswith((".meta.json", ".timeseries.csv", ".server_metrics.csv", "SHA256SUMS"))
+    beside = path.name.endswith((".meta.json", ".timeseries.csv", ".server_metrics.csv", "SHA256SUMS"))
+    return not hidden and path.suffix.lower() not in SKIPPED_SUFFIXES and not beside
 
 
 @contextmanager
