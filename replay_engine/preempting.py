@@ -8,7 +8,7 @@ from replay_engine.plugins import RunningView
 from replay_engine.state import State
 from replay_engine.types import BatchPlan, Displaced, SeqState, Sequence
 
-__all__ = ["computed_before", "free_idle", "leave_batch", "make_room", "pick_victim", "preempt", "to_loose"]
+__all__ = ["computed_before", "end_loading", "free_idle", "leave_batch", "make_room", "pick_victim", "preempt", "to_loose"]
 
 _WAIT, _LOOSE, _DECODE, _DRAIN, _GONE, _PAUSED, _SWAPPED, _LOADING = (int(s) for s in SeqState)
 
@@ -133,6 +133,15 @@ def free_idle(state: State, plan: BatchPlan, keep: Sequence | None = None) -> bo
             state.memo_head = None
             return True
     return False
+
+
+def end_loading(state: State) -> None:
+    """Copies that are done: their sequences go on where they were."""
+    for seq in state.loading:
+        if seq.ready_ns <= state.now and seq.state == _LOADING:
+            seq.state = _LOOSE
+            state.loose[seq.ticket] = seq
+    state.loading = [seq for seq in state.loading if seq.state == _LOADING]
 
 
 def leave_batch(state: State, seq: Sequence) -> None:

@@ -17,7 +17,7 @@ from replay_engine.ending import abort, conclude, register_late
 from replay_engine.kv_counted import BlockPool
 from replay_engine.phases import phased_pass
 from replay_engine.pools import make_pool
-from replay_engine.preempting import make_room
+from replay_engine.preempting import end_loading, make_room
 from replay_engine.rules import Rules
 from replay_engine.running import running_pass
 from replay_engine.state import State
@@ -26,7 +26,7 @@ from replay_engine.types import BatchPlan, Refusal, Request, SeqState, Sequence
 
 __all__ = ["NO_WAKE", "Scheduler"]
 
-_LOOSE, _LOADING = int(SeqState.LOOSE), int(SeqState.LOADING)
+_LOOSE = int(SeqState.LOOSE)
 _AFTER_PREEMPTION = int(Refusal.after_preemption)
 NO_WAKE = 1 << 62
 """No time at which waiting alone changes anything, ns."""
@@ -148,18 +148,9 @@ class Scheduler:
         if state.shares is not None:
             state.shares.tick, state.shares.now_ns = state.it - 1, state.now
         if state.loading:
-            self._load(state.now)
+            end_loading(state)
         if state.rules.preemption.to_admit and self._waiting:
             make_room(state, plan)
-
-    def _load(self, now: int) -> None:
-        """Copies that are done: their sequences go on where they were."""
-        state = self.state
-        for seq in state.loading:
-            if seq.ready_ns <= now and seq.state == _LOADING:
-                seq.state = _LOOSE
-                state.loose[seq.ticket] = seq
-        state.loading = [seq for seq in state.loading if seq.state == _LOADING]
 
     def _run(self, plan: BatchPlan) -> tuple[int, list[tuple[Sequence, int]], bool]:
         """The running list's share: budget left, explicit grants, whether it carries prefill."""
