@@ -120,7 +120,7 @@ class Scheduler:
         if self._waiting and phased is None:
             carries = self._admit(plan, spare, grants) or carries
         if it in decodes.calendar:
-            self._retire(plan)
+            plan.finishing = drain(state, it)
         if grants:
             advance(state, plan, grants)
         if state.interval > 1:
@@ -178,12 +178,6 @@ class Scheduler:
                 state.gate.to_admit = 0  # the rest of the batch does not fit: it is what it is
             plan.scheduling = plan.scheduling or len(grants) > before
         return carries
-
-    def _retire(self, plan: BatchPlan) -> None:
-        """Members whose last token this iteration computes leave the set; they hold seat and blocks until ``update``."""
-        gone = drain(self.state, plan.iteration)
-        if gone:
-            plan.finishing = gone
 
     def update(self, plan: BatchPlan) -> list[Sequence]:
         """The outcome of ``plan`` is known: free what finished, in scheduling order. Returns the finished sequences."""
