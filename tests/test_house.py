@@ -42,7 +42,9 @@ LONG_MODULES: dict[str, str] = {
 LONG_FUNCTIONS: dict[str, str] = {
     "replay_engine/coast.py:_plain": "the tightest loop: a call more per iteration costs a tenth of the speed",
 }
-LONG_CLASSES: dict[str, str] = {}
+LONG_CLASSES: dict[str, str] = {
+    "replay_engine/spans.py:SpanTracker": "one short method for each thing a request can turn to, all on the same open span",
+}
 HEAVY = ("torch", "triton", "dash", "plotly", "optuna", "ray", "polars", "duckdb", "pyarrow")
 
 
