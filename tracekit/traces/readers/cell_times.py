@@ -90,7 +90,7 @@ def iso_dates(field: Mapped, cell: str, ends: str = "") -> Converted:
     return Converted(
         field,
         f'CASE WHEN {plain} THEN epoch_ns(TRY_CAST({cell} AS TIMESTAMP_NS)) END AS "v_{name}"',
-        f'CASE WHEN "v_{name}" IS NULL THEN {cell} END AS "t_{name}"',
+        f'CASE WHEN "v_{name}" IS NULL THEN {cell} END',
         slow,
         f"WHEN ({slow}) IS NULL THEN 'not a time'",
     )
@@ -117,7 +117,7 @@ def _year_last(con: duckdb.DuckDBPyConnection, source: Source, facts: Facts, fie
     name = field.column.name
     return Converted(
         field, f'epoch_us(TRY_STRPTIME(trim({cell}), [{layouts}])) * 1000 AS "v_{name}"',
-        f'CASE WHEN "v_{name}" IS NULL THEN {cell} END AS "t_{name}"', "NULL", "ELSE 'not a time'",
+        f'CASE WHEN "v_{name}" IS NULL THEN {cell} END', "NULL", "ELSE 'not a time'",
     )  # fmt: skip
 
 
@@ -153,7 +153,7 @@ def number_cells(field: Mapped, cell: str, factor: int, *, signed: bool, dated: 
     return Converted(
         field,
         f'CASE WHEN {inside} THEN ({exact} * {factor})::BIGINT END AS "v_{name}"',
-        f'CASE WHEN "v_{name}" IS NULL THEN {text} END AS "t_{name}"',
+        f'CASE WHEN "v_{name}" IS NULL THEN {text} END',
         "NULL",
         f"WHEN {value} IS NULL OR NOT isfinite({value}) THEN '{'not a time' if signed else 'not a number'}'"
         + ("" if signed else f" WHEN {value} < 0 THEN 'negative'")

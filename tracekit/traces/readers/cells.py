@@ -56,7 +56,7 @@ def _whole(field: Mapped, cell: str) -> Converted:
         field,
         f'TRY_CAST({cell} AS {field.column.sql_type}) AS "v_{name}"',
         # the cast rounds 1.5 and takes 1e3: only what prints back as it was read is plainly right
-        f'CASE WHEN "v_{name}" IS NULL OR "v_{name}"::VARCHAR <> {cell} THEN {cell} END AS "t_{name}"',
+        f'CASE WHEN "v_{name}" IS NULL OR "v_{name}"::VARCHAR <> {cell} THEN {cell} END',
         f"CASE WHEN isfinite({number}) AND {number} = floor({number}) AND {number} BETWEEN {low} AND {high}"
         f" AND NOT {grouped} THEN {number}::{field.column.sql_type} END",
         f"WHEN {grouped} THEN 'a thousands separator or a fraction'"
@@ -68,7 +68,7 @@ def _whole(field: Mapped, cell: str) -> Converted:
 
 def _text(field: Mapped, cell: str) -> Converted:
     name = field.column.name
-    return Converted(field, f'NULLIF({cell}, \'\') AS "v_{name}"', f'NULL::VARCHAR AS "t_{name}"', "NULL", "")
+    return Converted(field, f'NULLIF({cell}, \'\') AS "v_{name}"', "NULL::VARCHAR", "NULL", "")
 
 
 def _duration(con: duckdb.DuckDBPyConnection, facts: Facts, field: Mapped, cell: str, scan: str) -> Converted:

@@ -18,8 +18,8 @@ _ABSENT_SQL = "(" + ", ".join(f"'{word}'" for word in ABSENT) + ")"
 class Converted:
     """SQL pieces that turn one column of text into its canonical one.
 
-    ``fast`` and ``doubt`` are selected from the file (value, and the text where the value is not plainly right);
-    ``plain``, ``careful`` and ``reason`` from the table of these.
+    ``fast`` is selected from the file; ``doubt`` is the cell's text where that value is not plainly right, else NULL. Only rows
+    with a doubt are looked at again, with ``slow`` and ``why`` (a ``WHEN`` branch), over their value and text.
     """
 
     field: Mapped
@@ -38,16 +38,14 @@ class Converted:
 
     @property
     def is_doubtful(self) -> str:
+        """Beside ``fast`` in one ``SELECT``: whether the row must be looked at again."""
         absent = "" if self.field.column.nullable else f"{self.value} IS NULL OR "
-        return f"{absent}{self.text} IS NOT NULL"
-
-    @property
-    def plain(self) -> str:
-        return f'{self.value} AS "{self.field.column.stored}"'
+        return f"({absent}({self.doubt}) IS NOT NULL)"
 
     @property
     def careful(self) -> str:
-        return f'CASE WHEN {self.text} IS NULL THEN {self.value} ELSE {self.slow} END AS "{self.field.column.stored}"'
+        """The value of a row with a doubt."""
+        return f"CASE WHEN {self.text} IS NULL THEN {self.value} ELSE {self.slow} END"
 
     @property
     def reason(self) -> str:

@@ -84,7 +84,7 @@ def _read_table(source: Source, stage: Stage, table: Table, fields: Sequence[Map
         stage.con.execute(f"DROP TABLE IF EXISTS {name}")
     try:
         conversions = convert(stage.con, source, stage.facts, fields, cells, scan, dates=dates)
-        _fill_cells(stage, conversions, _scan(path, source, table, rejects=True))
+        _fill_cells(stage, conversions, _scan(path, source, table, rejects=True), scan)
     except duckdb_error():
         # a quote that is never closed makes one record of the rest of the file: say that, if that is what it is
         refuse_open_quote(source, path, table.header_line, table.delimiter)
@@ -113,7 +113,7 @@ def read_relation(source: Source, stage: Stage, fields: Sequence[Mapped], cells:
     """Read ``fields`` from a relation whose columns ``cells`` are text; a row's number, from 1, stands for its line."""
     with readable(source, "a whole file of one request a row"):
         conversions = convert(stage.con, source, stage.facts, fields, cells, relation)
-        _fill_cells(stage, conversions, relation)
+        _fill_cells(stage, conversions, relation, relation)
         _deliver(source, stage, conversions, None)
 
 
@@ -166,42 +166,61 @@ def _scan(path: Path, source: Source, table: Table, rejects: bool = False) -> st
     )
 
 
-def _fill_cells(stage: Stage, conversions: Sequence[Converted], scan: str) -> None:
-    picked = ", ".join(part for conversion in conversions for part in (conversion.fast, conversion.doubt))
-    stage.con.execute(f"CREATE OR REPLACE TABLE cells AS SELECT {picked} FROM {scan}")
+def _fill_cells(stage: Stage, conversions: Sequence[Converted], first: str, again: str) -> None:
+    """Make ``cells``, a value per cell and whether the row is ``bad``, and ``doubtful``: texts and reasons of bad rows.
+
+    Texts are not kept for all rows, most of which have none: a NULL text costs as much as four token counts.
+    """
+    fast = ", ".join(conversion.fast for conversion in conversions)
+    doubt = " OR ".join(conversion.is_doubtful for conversion in conversions)
+    stage.con.execute(f"CREATE OR REPLACE TABLE cells AS SELECT {fast}, {doubt} AS bad FROM {first}")
+    texts = ", ".join(f"{conversion.doubt} AS {conversion.text}" for conversion in conversions)
+    if stage.one("SELECT count(*) FROM cells WHERE bad")[0]:
+        numbered = f"SELECT row_number() OVER () - 1 AS k, {fast}, {texts}, {doubt} AS bad FROM {again}"
+    else:
+        numbered = f"SELECT NULL::BIGINT AS k, {fast}, {texts}, true AS bad FROM {again} LIMIT 0"
+    reason = f"CASE {' '.join(conversion.reason for conversion in conversions)} END"
+    stage.con.execute(f"CREATE OR REPLACE TABLE doubtful AS SELECT *, {reason} AS why FROM ({numbered}) WHERE bad")
 
 
 def _deliver(source: Source, stage: Stage, conversions: Sequence[Converted], lines: RecordLines | None,
              names: Sequence[str] = ()) -> None:  # fmt: skip
     """Rows whose every cell converts go to the stage; the others are counted by their first bad cell."""
+    _mend(stage, conversions)
     line, relation = f"cells.rowid + {lines.base if lines else 1}", "cells"
     if lines is not None and lines.shifted:
         line, relation = "line_of.n", "cells POSITIONAL JOIN line_of"
         stage.con.register("line_of", lines.batches())
-    doubtful = " OR ".join(conversion.is_doubtful for conversion in conversions)
-    clean = not int(stage.one(f"SELECT count(*) FROM cells WHERE {doubtful}")[0])
-    values = ", ".join(conversion.plain if clean else conversion.careful for conversion in conversions)
-    reason = "NULL" if clean else f"CASE {' '.join(conversion.reason for conversion in conversions)} END"
     filled = [conversion.field.column.name for conversion in conversions]
-    kept = "" if clean else f" WHERE ({reason}) IS NULL"
+    values = ", ".join(f'{conversion.value} AS "{conversion.field.column.stored}"' for conversion in conversions)
     stage.append_query(
-        filled, f"SELECT {source.number}::USMALLINT AS file, ({line})::UBIGINT AS line, {values} FROM {relation}{kept}"
+        filled, f"SELECT {source.number}::USMALLINT AS file, ({line})::UBIGINT AS line, {values} FROM {relation} WHERE NOT bad"
     )
-    if not clean:
+    if stage.one("SELECT count(*) FROM doubtful WHERE why IS NOT NULL")[0]:
         if lines is not None and lines.shifted:
             stage.con.register("line_of", lines.batches())
-        texts = ", ".join(conversion.text for conversion in conversions)
-        bad = f"SELECT {line} AS line, ({reason}) AS why, {texts} FROM {relation} WHERE ({reason}) IS NOT NULL"
-        _reject_cells(source, stage, conversions, bad, names)
-    stage.con.execute("DROP TABLE cells")
+        places = f"SELECT cells.rowid AS k, {line} AS line FROM {relation} WHERE bad"
+        stage.con.execute(f"CREATE OR REPLACE TABLE bad_lines AS {places}")
+        _reject_cells(source, stage, conversions, names)
+    stage.con.execute("DROP TABLE doubtful; DROP TABLE cells")
 
 
-def _reject_cells(source: Source, stage: Stage, conversions: Sequence[Converted], bad: str,
-                  names: Sequence[str]) -> None:  # fmt: skip
-    stage.con.execute(f"CREATE OR REPLACE TABLE bad AS {bad} ORDER BY line")
+def _mend(stage: Stage, conversions: Sequence[Converted]) -> None:
+    """Values of doubtful rows that are right after all."""
+    if stage.one("SELECT count(*) FROM doubtful WHERE why IS NULL")[0]:
+        careful = ", ".join(f"{conversion.careful} AS {conversion.value}" for conversion in conversions)
+        stage.con.execute(f"CREATE OR REPLACE TABLE mended AS SELECT k, {careful} FROM doubtful WHERE why IS NULL")
+        better = ", ".join(f"{conversion.value} = mended.{conversion.value}" for conversion in conversions)
+        stage.con.execute(f"UPDATE cells SET bad = false, {better} FROM mended WHERE cells.rowid = mended.k")
+        stage.con.execute("DROP TABLE mended")
+
+
+def _reject_cells(source: Source, stage: Stage, conversions: Sequence[Converted], names: Sequence[str]) -> None:
+    texts = ", ".join(conversion.text for conversion in conversions)
     fields = {conversion.field.column.name: conversion.field for conversion in conversions}
     told: Counter[str] = Counter()
-    for line, why, *cells in stage.con.execute(f"SELECT * FROM bad ORDER BY line LIMIT {EXAMPLES}").fetchall():
+    bad = f"SELECT line, why, {texts} FROM doubtful JOIN bad_lines USING (k) ORDER BY line LIMIT {EXAMPLES}"
+    for line, why, *cells in stage.con.execute(bad).fetchall():
         name, _, reason = why.partition("|")
         value = dict(zip(fields, cells, strict=True))[name]
         if isinstance(value, str) and value.strip() in names and value.strip() != fields[name].source:
@@ -209,7 +228,8 @@ def _reject_cells(source: Source, stage: Stage, conversions: Sequence[Converted]
                              column=fields[name].source, value=value, expected="one order of columns in a file")  # fmt: skip
         stage.reject(source.name, line, fields[name].source, value, _cut(source, line) or reason)
         told[why] += 1
-    for why, count in stage.con.execute("SELECT why, count(*) FROM bad GROUP BY why ORDER BY why").fetchall():
+    counted = "SELECT why, count(*) FROM doubtful WHERE why IS NOT NULL GROUP BY why ORDER BY why"
+    for why, count in stage.con.execute(counted).fetchall():
         if count > told[why]:
             stage.count_dropped(why.partition("|")[2], count - told[why])
-    stage.con.execute("DROP TABLE bad")
+    stage.con.execute("DROP TABLE bad_lines")
