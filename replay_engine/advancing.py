@@ -39,6 +39,7 @@ def advance(state: State, plan: BatchPlan, grants: list[tuple[Sequence, int]]) -
             _settle(state, seq, plan.iteration, ending)
         else:
             seq.chunk = True
+            state.loose[seq.ticket] = seq
     plan.prefill, plan.prefill_seqs = entries, seqs
     plan.prefill_tokens, plan.prefill_qk, plan.recomputed_tokens = tokens, qk, recomputed
     if sampled:
@@ -48,7 +49,7 @@ def advance(state: State, plan: BatchPlan, grants: list[tuple[Sequence, int]]) -
 
 
 def _settle(state: State, seq: Sequence, iteration: int, ending: list[Sequence]) -> None:
-    del state.loose[seq.ticket]
+    state.loose.pop(seq.ticket, None)
     seq.chunk = False
     if seq.comp == seq.total:
         seq.state = _DRAIN

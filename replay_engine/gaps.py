@@ -15,33 +15,36 @@ __all__ = ["GapClock"]
 class GapClock:
     """Durations of past iterations, folded into segments at every change of the decode set."""
 
-    __slots__ = ("_maxima", "_serial", "_serials", "_since", "stalled", "threshold")
+    __slots__ = ("_maxima", "_serial", "_serials", "since", "stalled", "threshold")
 
     def __init__(self, threshold_ns: int | None) -> None:
         self.threshold = threshold_ns
         self.stalled = 0
         """Sum over all iterations so far of the time beyond the threshold."""
-        self._since: list[int] = []
+        self.since = -1
+        """The longest iteration of the running segment, -1: none has run."""
         self._serial = 0
         self._serials: list[int] = []
         self._maxima: list[int] = []
 
     def tick(self, duration: int) -> None:
         """An iteration has run."""
-        self._since.append(duration)
+        if duration > self.since:
+            self.since = duration
         if self.threshold is not None and duration > self.threshold:
             self.stalled += duration - self.threshold
 
     def pass_over(self, longest: int, stalled: int) -> None:
         """A stretch of iterations has run: the longest of them, and the time of all beyond the threshold."""
-        self._since.append(longest)
+        if longest > self.since:
+            self.since = longest
         self.stalled += stalled
 
     def fold(self) -> int:
         """Close the running segment. Returns the mark from which a sequence that joins now counts."""
-        if self._since:
-            longest = max(self._since)
-            self._since = []
+        longest = self.since
+        if longest >= 0:
+            self.since = -1
             maxima, serials = self._maxima, self._serials
             while maxima and maxima[-1] <= longest:
                 maxima.pop()
@@ -52,9 +55,12 @@ class GapClock:
         return self._serial
 
     def longest_since(self, mark: int) -> int:
-        """Longest iteration since ``mark``; -1 if none has run. Call ``fold`` first."""
+        """Longest iteration since ``mark``; -1 if none has run."""
         at = bisect_left(self._serials, mark)
-        return self._maxima[at] if at < len(self._maxima) else -1
+        if at == len(self._maxima):
+            return self.since
+        longest = self._maxima[at]
+        return longest if longest > self.since else self.since
 
     def excess(self, gap: int) -> int:
         """Time of one gap beyond the threshold."""

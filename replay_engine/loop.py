@@ -12,7 +12,7 @@ from collections.abc import Sequence as SequenceOf
 from typing import Literal
 
 from replay_engine.arrivals import NEVER, Calendar
-from replay_engine.coast import Coaster
+from replay_engine.coast import Coaster, can_coast
 from replay_engine.config import SchedulerConfig
 from replay_engine.front_door import DoorFacts
 from replay_engine.intake import Intake
@@ -75,8 +75,8 @@ class Replay:
         self._stuck = 0
         self.now = 0
         self._coaster = (
-            Coaster(self.scheduler, executor, self._recorder, self._retire)
-            if coast and isinstance(executor, SimExecutor) and Coaster.can(self.scheduler)
+            Coaster(self.scheduler, executor, self._recorder, self._calendar, self._deliver, self._retire)
+            if coast and isinstance(executor, SimExecutor) and can_coast(self.scheduler)
             else None
         )
 
@@ -93,6 +93,8 @@ class Replay:
             state = "finished" if finished else "no_progress"
         except KeyboardInterrupt:
             state = "interrupted"
+            if self._coaster is not None:
+                self.now = max(self.now, self._coaster.start)
         if state != "finished":
             self._intake.end_all(self.now, OutcomeReason.no_progress if state == "no_progress" else OutcomeReason.interrupted)
         self._recorder.flush()
@@ -111,7 +113,7 @@ class Replay:
                     return True
                 now = calendar.due_ns
                 continue
-            if coaster is not None and coaster.ready() and coaster.run(now, now, calendar, []):
+            if coaster is not None and coaster.ready() and coaster.run(now, now, []):
                 now = self.now = coaster.start
                 continue
             plan = schedule(now)
@@ -155,11 +157,11 @@ class Replay:
                 if made == NEVER:
                     return True
                 continue
-            if coaster is not None and not state.late and coaster.ready():
+            if coaster is not None and coaster.ready():
                 if before is not None:
                     start, owed = self._complete(*before, made)
                     before = None
-                if coaster.run(made, start, calendar, list(owed)):
+                if coaster.run(made, start, list(owed)):
                     made, start, owed = coaster.made, coaster.start, coaster.owed
                     self.now = start
                     continue

@@ -41,37 +41,23 @@ class WaitingQueue(Protocol):
         ...
 
 
-class FcfsQueue:
-    """Arrival order; preempted sequences go back to the front."""
+class FcfsQueue(deque[Sequence]):
+    """Arrival order; preempted sequences go back to the front. A deque itself: it is looked at in every iteration."""
 
-    __slots__ = ("_queue",)
+    __slots__ = ()
 
-    def __init__(self) -> None:
-        self._queue: deque[Sequence] = deque()
-
-    def __len__(self) -> int:
-        return len(self._queue)
-
-    def push(self, seq: Sequence) -> None:
-        self._queue.append(seq)
-
-    def push_preempted(self, seq: Sequence) -> None:
-        self._queue.appendleft(seq)
+    push = deque.append
+    push_preempted = deque.appendleft
+    pop = deque.popleft
 
     def head(self) -> Sequence:
-        return self._queue[0]
-
-    def pop(self) -> Sequence:
-        return self._queue.popleft()
-
-    def remove(self, seq: Sequence) -> None:
-        self._queue.remove(seq)
+        return self[0]
 
     def before(self, first: Sequence, second: Sequence) -> bool:
         return False
 
     def in_order(self) -> Iterator[Sequence]:
-        return iter(self._queue)
+        return iter(self)
 
 
 Key = Callable[[Request], Any]

@@ -30,7 +30,7 @@ class Recorder:
     """Rows out, totals kept. ``sink`` gets the tables of ``mode``; totals are counted in every mode."""
 
     __slots__ = (
-        "_decisions", "_entries", "_on_chunk", "_sink", "_stored", "_usable", "gaps", "iteration_rows", "spans", "totals",
+        "_decisions", "_on_chunk", "_sink", "_stored", "_usable", "entry_rows", "gaps", "iteration_rows", "spans", "totals",
     )  # fmt: skip
 
     def __init__(
@@ -53,7 +53,7 @@ class Recorder:
             asynchronous=config.async_scheduling,
         )
         self.iteration_rows = RowBuffer("iterations", self._deliver)
-        self._entries = RowBuffer("prefill_entries", self._deliver) if mode == "full" else None
+        self.entry_rows = RowBuffer("prefill_entries", self._deliver) if mode == "full" else None
         self._decisions = RowBuffer("decisions", self._deliver) if mode == "full" else None
         self.gaps = GapClock(stall_threshold_ns)
         self.spans = SpanTracker(
@@ -62,6 +62,7 @@ class Recorder:
             RowBuffer("preemptions", self._deliver),
             self.gaps,
             keep_spans=mode == "full",
+            keep_outcomes=mode != "none",
         )
 
     def _deliver(self, table: str, rows: npt.NDArray[np.void]) -> None:
@@ -81,11 +82,11 @@ class Recorder:
         if entries or finishing or plan.preempted or plan.starved or plan.displaced or plan.admitted:
             self.spans.changes(plan, start, start + duration)
             self.totals.walked += plan.walked
-            if self._entries is not None:
+            if self.entry_rows is not None:
                 for entry in entries:
                     if entry.decode:
                         continue
-                    self._entries.add(plan.iteration, entry.seq.index, entry.query_len, entry.kv_len, entry.recompute)
+                    self.entry_rows.add(plan.iteration, entry.seq.index, entry.query_len, entry.kv_len, entry.recompute)
         elif plan.decode_seqs:
             self.gaps.tick(duration)
         elif refused is None:
@@ -107,8 +108,8 @@ class Recorder:
     def flush(self) -> None:
         """Everything logged so far reaches the sink."""
         self.iteration_rows.flush()
-        if self._entries is not None:
-            self._entries.flush()
+        if self.entry_rows is not None:
+            self.entry_rows.flush()
         if self._decisions is not None:
             self._decisions.flush()
         self.spans.flush()

@@ -17,26 +17,36 @@ class RowBuffer:
     """Rows of one event table. ``add(*values)`` in the dtype's field order; full buffers go to ``deliver``, which must not
     keep them.
 
-    ``pack(buffer, at, *values)`` with ``at`` moved on by ``size`` writes a row in place, for the tightest loops.
+    ``pack(buffer, at, *values)`` with ``at`` moved on by ``size`` writes a row in place, for the tightest loops; ``add_three``
+    takes the values of three rows at once.
     """
 
-    __slots__ = ("_deliver", "_dtype", "_name", "at", "buffer", "end", "pack", "size")
+    __slots__ = ("_deliver", "_dtype", "_name", "_pack_three", "at", "buffer", "end", "pack", "size")
 
     def __init__(self, table: str, deliver: Callable[[str, npt.NDArray[np.void]], None], *, rows: int = 4096) -> None:
         self._name = table
         self._dtype = TABLES[table]
         self.size = self._dtype.itemsize
-        self.buffer = bytearray(self.size * rows)
-        self.pack = struct.Struct(row_format(self._dtype)).pack_into
+        self.end = self.size * rows
+        self.buffer = bytearray(self.end + 2 * self.size)
+        layout = row_format(self._dtype)
+        self.pack = struct.Struct(layout).pack_into
+        self._pack_three = struct.Struct("<" + 3 * layout[1:]).pack_into
         self.at = 0
-        self.end = len(self.buffer)
         self._deliver = deliver
 
     def add(self, *values: float) -> None:
         at = self.at
         self.pack(self.buffer, at, *values)
         self.at = at = at + self.size
-        if at == self.end:
+        if at >= self.end:
+            self.flush()
+
+    def add_three(self, *values: float) -> None:
+        at = self.at
+        self._pack_three(self.buffer, at, *values)
+        self.at = at = at + 3 * self.size
+        if at >= self.end:
             self.flush()
 
     def flush(self) -> None:

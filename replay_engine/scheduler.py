@@ -12,10 +12,12 @@ from collections.abc import Sequence as SequenceOf
 
 from replay_engine.admission import admit_waiting
 from replay_engine.advancing import advance, drain
+from replay_engine.cadence import count_cadence, set_hold
 from replay_engine.config import SchedulerConfig
 from replay_engine.ending import abort, conclude, register_late
 from replay_engine.kv_counted import BlockPool
 from replay_engine.phases import phased_pass
+from replay_engine.plain_admission import admit_into
 from replay_engine.pools import make_pool
 from replay_engine.preempting import end_loading, make_room
 from replay_engine.rules import Rules
@@ -99,7 +101,7 @@ class Scheduler:
         plan = BatchPlan()
         plan.iteration = it
         if state.interval > 1:
-            self._set_hold()
+            set_hold(state)
         if state.rules is not _DEFAULT:
             self._begin(plan)
         grants: list[tuple[Sequence, int]] | None = None
@@ -124,7 +126,7 @@ class Scheduler:
         if grants:
             advance(state, plan, grants)
         if state.interval > 1:
-            self._count_cadence(plan, carries)
+            count_cadence(state, plan, carries)
         self._note_levels(plan)
         return plan
 
@@ -169,6 +171,9 @@ class Scheduler:
             plan.refused_by, plan.refused = _AFTER_PREEMPTION, self._waiting.head()
             return False
         state = self.state
+        if state.plain:
+            admit_into(state, plan, spare, grants)
+            return False
         if state.shares is not None:
             state.shares.tick = state.it
         before = len(grants)
@@ -184,10 +189,6 @@ class Scheduler:
         self.register_late()
         return self.conclude(plan.finishing) if plan.finishing else []
 
-    def drain(self, iteration: int) -> list[Sequence]:
-        """Members of the decode set whose last token ``iteration`` computes leave it, in ticket order."""
-        return drain(self.state, iteration)
-
     def conclude(self, finishing: SequenceOf[Sequence]) -> list[Sequence]:
         """Sequences whose last token has come free what they hold; those gone already are left out of the answer."""
         return conclude(self.state, finishing)
@@ -199,22 +200,6 @@ class Scheduler:
     def abort(self, seq: Sequence) -> bool:
         """The client is gone: free the blocks at once, between iterations. False if it had already ended."""
         return abort(self.state, seq)
-
-    def _set_hold(self) -> None:
-        """Whether this iteration must not prefill (``prefill_schedule_interval``)."""
-        state = self.state
-        decoding = len(state.running) - sum(1 for seq in state.loose.values() if seq.chunk)
-        state.carried = False
-        state.hold = not state.suspended and state.executed + 1 - state.last_prefill < state.interval and decoding > 0
-
-    def _count_cadence(self, plan: BatchPlan, carries: bool) -> None:
-        state = self.state
-        if plan.total_tokens:
-            state.executed += 1
-        if carries:
-            state.last_prefill = state.executed
-        if not state.hold and not plan.preempted:
-            state.suspended = len(self._waiting) > 0
 
     def running_in_order(self) -> Iterable[Sequence]:
         """The running list, in vLLM's order. Costs O(running)."""

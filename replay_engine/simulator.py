@@ -36,6 +36,11 @@ class SimExecutor:
         self._next = _Done(0, 0, 0)
         self._other = _Done(0, 0, 0)
 
+    @property
+    def change_ns(self) -> float:
+        """Host ns for a sequence that joins or leaves the decode set."""
+        return self._h2
+
     def decode_cost(self, seqs: int, running: int, changes: int) -> tuple[float, float, int]:
         """For iterations that only decode ``seqs`` of ``running`` sequences, ``changes`` of which joined or left since the
         last plan: device
@@ -43,31 +48,35 @@ class SimExecutor:
         base = (self._floor if self._floor > self._a else self._a) + self._d * seqs
         return base, self._e, round(self._h0 + self._h1 * running + self._h2 * changes)
 
-    def submit(self, plan: BatchPlan) -> _Done:
-        result, self._next, self._other = self._next, self._other, self._next
-        seqs = plan.decode_seqs
-        tokens = plan.prefill_tokens
-        host = round(self._h0 + self._h1 * plan.running + self._h2 * (len(plan.joined) + len(plan.left)))
+    def predict(self, tokens: int, qk: int, seqs: int, kv: int, running: int, changes: int) -> tuple[int, int, int]:
+        """Duration, device and host time (ns) of an iteration that prefills ``tokens`` (attention work ``qk``) beside ``seqs``
+        decodes."""
+        host = round(self._h0 + self._h1 * running + self._h2 * changes)
         if tokens:
             base = self._a + self._b * tokens
             if base < self._floor:
                 base = self._floor
-            device = round(base + self._c * plan.prefill_qk + self._d * seqs + self._e * plan.decode_kv)
+            device = round(base + self._c * qk + self._d * seqs + self._e * kv)
         elif seqs:
             base = self._floor if self._floor > self._a else self._a
-            device = round(base + self._d * seqs + self._e * plan.decode_kv)
+            device = round(base + self._d * seqs + self._e * kv)
         else:
             device = 0
+        if not self._asynchronous:
+            return device + host, device, host
+        return (0 if not device else device if device > host else host), device, host
+
+    def submit(self, plan: BatchPlan) -> _Done:
+        result, self._next, self._other = self._next, self._other, self._next
+        changes = len(plan.joined) + len(plan.left)
+        duration, device, host = self.predict(
+            plan.prefill_tokens, plan.prefill_qk, plan.decode_seqs, plan.decode_kv, plan.running, changes
+        )
         if not plan.scheduling:
-            host = 0
+            duration, host = device, 0
         result.device_ns = device
         result.host_ns = host
-        if not self._asynchronous:
-            result.duration_ns = device + host
-        elif device:
-            result.duration_ns = device if device > host else host
-        else:
-            result.duration_ns = 0
+        result.duration_ns = duration
         if plan.link_ns:
             result.duration_ns += plan.link_ns
         return result

@@ -1,8 +1,9 @@
 """Every request's life as spans that touch: written when a request changes what it is doing, never per token.
 
 A span starts and ends on iteration boundaries (the first one at the arrival), so a request's spans partition arrival to last
-token to the
-nanosecond. A ``decode`` span holds only if its sequence was served in every iteration of it.
+token to the nanosecond. A ``decode`` span holds only if its sequence was served in every iteration of it. Nearly all requests
+wait, prefill, decode and end: their three rows are written in one go at the end; whatever else happens to a request first
+writes what is pending (``straight``: that many rows).
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from collections.abc import Sequence as SequenceOf
 
 from replay_engine.gaps import GapClock
 from replay_engine.outcomes import write_absent, write_early, write_finished
+from replay_engine.plain_admission import Entry
 from replay_engine.rows import RowBuffer
+from replay_engine.straight import write_pending, write_straight
 from replay_engine.tables import OutcomeReason
-from replay_engine.types import BatchPlan, Displaced, Phase, PrefillEntry, Refusal, RequestState, SeqState, Sequence
+from replay_engine.types import BatchPlan, Displaced, Phase, PrefillEntry, Refusal, RequestState, Sequence
 
 __all__ = ["SpanTracker"]
 
@@ -21,8 +24,7 @@ _QUEUED, _PREFILL, _WAIT, _DECODE, _STALLED, _PREEMPTED, _SWAPPED, _PAUSED, _TRA
     int(p)
     for p in (
         Phase.queued, Phase.prefill, Phase.prefill_wait, Phase.decode, Phase.stalled, Phase.preempted, Phase.swapped,
-        Phase.paused,
-        Phase.transfer, Phase.batch_hold,
+        Phase.paused, Phase.transfer, Phase.batch_hold,
     )
 )  # fmt: skip
 _DISPATCH = int(Phase.dispatch)
@@ -30,23 +32,29 @@ _AWAY = {int(Displaced.recompute): _PREEMPTED, int(Displaced.swap): _SWAPPED, in
 _ENDED = -1
 _EVICTED = int(Displaced.evicted)
 _AFTER_PREEMPTION = int(Refusal.after_preemption)
-_FINISHED, _TIMED_OUT = int(RequestState.finished), int(RequestState.timed_out)
-_TOO_LATE = int(OutcomeReason.timeout)
-_SET = int(SeqState.DECODE)
 
 
 class SpanTracker:
     """Turns plans into spans, outcomes, and preemption rows. ``start`` and ``end`` are an iteration's times.
 
     Under asynchronous scheduling a plan is recorded after the next one is made, so nothing is read here from what the
-    scheduler may have
-    changed since.
+    scheduler may have changed since.
     """
 
-    __slots__ = ("_gaps", "_open", "_outcomes", "_preemptions", "_refused_before", "_spans", "batch_answers", "keep_spans")
+    __slots__ = (
+        "_gaps", "_kept", "_open", "_outcomes", "_preemptions", "_refused_before", "_spans", "batch_answers",
+        "keep_outcomes", "keep_spans",
+    )  # fmt: skip
 
     def __init__(
-        self, spans: RowBuffer, outcomes: RowBuffer, preemptions: RowBuffer, gaps: GapClock, *, keep_spans: bool
+        self,
+        spans: RowBuffer,
+        outcomes: RowBuffer,
+        preemptions: RowBuffer,
+        gaps: GapClock,
+        *,
+        keep_spans: bool,
+        keep_outcomes: bool,
     ) -> None:
         self._spans = spans
         self._outcomes = outcomes
@@ -56,13 +64,14 @@ class SpanTracker:
         """Preemptions not restored yet, by request: iteration, resumed iteration, times, lost, recomputed, hit, the
         way it went (``Displaced``), and time on the link."""
         self._refused_before = 0
+        self._kept = spans if keep_spans else None
         self.keep_spans = keep_spans
+        self.keep_outcomes = keep_outcomes
         self.batch_answers = False
 
     def changes(self, plan: BatchPlan, start: int, end: int) -> None:
         """What ``plan`` changed for its sequences. The gap clock has not ticked for this iteration yet."""
         it, gaps = plan.iteration, self._gaps
-        gaps.fold()
         if plan.preempted or plan.displaced:
             self._displace(plan, it, start)
         for seq in plan.starved:
@@ -86,19 +95,39 @@ class SpanTracker:
         for rows in (self._spans, self._outcomes, self._preemptions):
             rows.flush()
 
-    def finished(self, ending: SequenceOf[Sequence], it: int, start: int, end: int) -> None:
-        """``ending`` members of the decode set got their last token in an iteration that changed nothing else."""
-        gaps = self._gaps
-        gaps.tick(end - start)
-        gaps.fold()
+    def finished(self, ending: SequenceOf[Sequence], it: int, end: int) -> None:
+        """``ending`` got their last token at ``end``. The gap clock has ticked for this iteration."""
         for seq in ending:
             self._finish(seq, it, end)
+
+    def entered(self, entries: SequenceOf[Entry], it: int, start: int, end: int) -> None:
+        """``entries`` were admitted, and computed their first tokens. The gap clock has ticked for this iteration."""
+        gaps, refused = self._gaps, self._refused_before
+        mark = gaps.fold()
+        back: list[Sequence] = []
+        for seq, tokens, cached in entries:
+            if seq.phase != _QUEUED:
+                self._admit(seq, it, start, cached, seq.num_preemptions > 0)
+                if seq.index in self._open:
+                    self._open[seq.index][5] += max(min(cached + tokens, seq.lost_high) - cached, 0)
+                back.append(seq)
+                continue
+            self._first_admission(seq, it, start, refused)
+            if seq.comp == seq.nt:
+                seq.first_token_ns = seq.last_token_ns = seq.phase_start_ns = end
+                seq.phase, seq.phase_iteration, seq.straight = _DECODE, it + 1, 2
+                seq.joined_stack, seq.stalled_mark = mark, gaps.stalled
+        for seq in back:
+            if seq.comp == seq.nt:
+                self._token(seq, it, end, mark)
 
     def note_refusal(self, code: int) -> None:
         """Why the queue head stood refused in the iteration just logged: the reason of a wait that ends in the next one."""
         self._refused_before = code
 
     def _close(self, seq: Sequence, iteration: int, at: int) -> None:
+        if seq.straight:
+            write_pending(self._kept, seq)
         if self.keep_spans:
             first = seq.phase_iteration
             self._spans.add(first, iteration, seq.phase_start_ns, at, seq.index, seq.phase, seq.phase_reason)
@@ -112,9 +141,8 @@ class SpanTracker:
         if seq.phase == _ENDED:
             return
         if seq.phase == _QUEUED:
-            seq.queue_ns = start - seq.request.arrival_ns
-            seq.phase_reason = self._refused_before
-        if seq.phase in (_PAUSED, _SWAPPED):
+            self._first_admission(seq, it, start, self._refused_before)
+        elif seq.phase in (_PAUSED, _SWAPPED):
             away = self._open[seq.index]
             away[1], away[3] = it, start
             if seq.phase == _PAUSED:
@@ -126,6 +154,13 @@ class SpanTracker:
                 row[1], row[3], row[6] = it, start, cached
         else:
             self._turn(seq, _PREFILL, it, start)
+
+    @staticmethod
+    def _first_admission(seq: Sequence, it: int, start: int, refused: int) -> None:
+        seq.queue_ns, seq.queued_ns, seq.queue_reason = start - seq.request.arrival_ns, seq.phase_start_ns, refused
+        seq.admit_iteration = seq.phase_iteration = it
+        seq.admit_ns = seq.phase_start_ns = start
+        seq.phase, seq.phase_reason, seq.straight = _PREFILL, 0, 1
 
     def _displace(self, plan: BatchPlan, it: int, start: int) -> None:
         ways = {seq: (how, copy_ns) for seq, how, copy_ns in plan.displaced if how != _EVICTED}
@@ -198,7 +233,10 @@ class SpanTracker:
             seq.stalled_ns += gaps.excess(gap)
         seq.last_token_ns = end
         if seq.phase == _PREFILL:
-            self._turn(seq, _DECODE, it + 1, end)
+            if seq.straight:
+                seq.phase, seq.phase_iteration, seq.phase_start_ns, seq.phase_reason, seq.straight = _DECODE, it + 1, end, 0, 2
+            else:
+                self._turn(seq, _DECODE, it + 1, end)
             if self._open:
                 self._restored(seq, end)
         seq.joined_stack = mark
@@ -209,12 +247,18 @@ class SpanTracker:
             return
         if seq.phase == _DECODE and seq.phase_start_ns < end:
             self._leave_set(seq, end)
-            self._close(seq, it, end)
+            if seq.straight == 2:
+                write_straight(self._kept, seq, it, end)
+            else:
+                self._close(seq, it, end)
+        elif seq.straight:
+            write_pending(self._kept, seq)
         seq.phase = _ENDED
         if self.batch_answers:
             seq.phase, seq.phase_iteration, seq.phase_start_ns, seq.phase_reason = _HOLD, it + 1, end, 0
             return
-        write_finished(self._outcomes, seq, end, stalls=self._gaps.threshold is not None)
+        if self.keep_outcomes:
+            write_finished(self._outcomes, seq, end, stalls=self._gaps.threshold is not None)
 
     def answer(self, ended: SequenceOf[Sequence], it: int, at: int) -> None:
         """Batches that answer as a whole: ``ended`` get all their tokens at ``at``, when the batch ends."""
@@ -233,7 +277,6 @@ class SpanTracker:
         if seq.phase == _ENDED:
             return
         if seq.phase == _DECODE:
-            self._gaps.fold()
             self._leave_set(seq, at)
         self._restored(seq, -1)
         self._close(seq, it, at)

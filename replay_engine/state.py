@@ -6,10 +6,10 @@ from replay_engine.batches import BatchGate
 from replay_engine.config import SchedulerConfig
 from replay_engine.decode_set import DecodeSet
 from replay_engine.kv_contiguous import ContiguousPool
-from replay_engine.kv_counted import BlockPool
+from replay_engine.kv_counted import BlockPool, CountedPool
 from replay_engine.plugins import Admit, Victim, load_plugin, plugin_name
 from replay_engine.queues import FairQueue, FcfsQueue, KeyedQueue, WaitingQueue, order_key
-from replay_engine.rules import Rules
+from replay_engine.rules import Batching, Rules
 from replay_engine.shares import FairShares
 from replay_engine.swap import HostPool
 from replay_engine.types import Request, SeqState, Sequence
@@ -17,6 +17,7 @@ from replay_engine.types import Request, SeqState, Sequence
 __all__ = ["State"]
 
 _DECODE = int(SeqState.DECODE)
+_PLAIN = Batching()
 _NO_BLOCKS: dict[int, Sequence] = {}
 
 
@@ -28,10 +29,10 @@ class State:
     """
 
     __slots__ = (
-        "adaptive", "admit", "align", "budget", "carried", "chunked", "contiguous", "continue_self", "decode_first",
+        "adaptive", "admit", "align", "budget", "carried", "chunked", "contiguous", "continue_self", "counted", "decode_first",
         "decodes", "evicted", "executed", "expected", "fill_offset", "full_isl", "gate", "hold", "host", "interval", "it",
         "joined", "lag", "last_prefill", "late", "left", "levels", "loading", "lone_exempt", "loose", "memo_changes",
-        "memo_head", "memo_lack", "next_ticket", "now", "partial", "paused", "pool", "priority", "reserve",
+        "memo_head", "memo_lack", "next_ticket", "now", "partial", "paused", "plain", "pool", "priority", "reserve",
         "reserve_decode", "rules", "running", "seats", "shares", "size", "suspended", "threshold", "turn", "turns",
         "usable", "victim", "waiting",
     )  # fmt: skip
@@ -42,6 +43,9 @@ class State:
         self.pool = pool
         self.host = host
         self.contiguous = isinstance(pool, ContiguousPool)
+        self.counted = isinstance(pool, CountedPool)
+        self.plain = not self.contiguous and self._without_rules(rules)
+        """Whether nothing but vLLM's knobs bears on admission, and the rarer of these are off."""
         self.usable = config.usable_blocks
         self.decodes = DecodeSet(config.block_size, self.shares)
         self.running: dict[int, Sequence] = {}
@@ -107,6 +111,11 @@ class State:
         self.victim: Victim | None = load_plugin("victim", own) if own else None
         own = plugin_name(batching.admit)
         self.admit: Admit | None = load_plugin("admit", own) if own else None
+
+    def _without_rules(self, rules: Rules) -> bool:
+        plain = rules.batching == _PLAIN and not rules.order.reserved and self.shares is None
+        knobs = self.interval == 1 and not self.threshold
+        return plain and knobs and rules.preemption.mode == "recompute" and not rules.preemption.to_admit
 
     def _queue(self, by: str) -> WaitingQueue:
         if by == "fcfs":

@@ -228,15 +228,20 @@ class Sequence:
     """
 
     __slots__ = (
-        "arrival_order", "blocks", "cached_tokens", "chunk", "comp", "first_token_ns", "index", "joined_ns", "joined_stack",
-        "keys", "last_token_ns", "leaves_at", "lost_high", "max_gap_ns", "nblocks", "nreg", "nt", "num_preemptions",
-        "origin", "output_limit", "phase", "phase_iteration", "phase_reason", "phase_start_ns", "pool", "priority",
-        "prompt_tokens", "queue_ns", "ready_ns", "recomputed_tokens", "refused_by", "request", "request_id",
-        "reserved_tokens", "stalled_mark", "stalled_ns", "state", "ticket", "total",
+        "admit_iteration", "admit_ns", "arrival_order", "blocks", "cached_tokens", "chunk", "comp", "first_token_ns",
+        "index", "joined_ns", "joined_stack", "keys", "last_token_ns", "leaves_at", "lost_high", "max_gap_ns", "nblocks",
+        "nreg", "nt", "num_preemptions", "origin", "output_limit", "phase", "phase_iteration", "phase_reason",
+        "phase_start_ns", "pool", "priority", "prompt_tokens", "queue_ns", "queue_reason", "queued_ns", "ready_ns",
+        "recomputed_tokens", "refused_by", "request", "request_id", "reserved_tokens", "stalled_mark", "stalled_ns", "state",
+        "straight", "ticket", "total",
     )  # fmt: skip
 
     index: int
     state: int
+    admit_iteration: int
+    admit_ns: int
+    queued_ns: int
+    queue_reason: int
 
     def __init__(self, request: Request, output_limit: int) -> None:
         self.request = request
@@ -254,8 +259,7 @@ class Sequence:
         self.chunk = True
         self.origin = 0
         self.leaves_at = -1
-        self.nblocks = 0
-        self.nreg = 0
+        self.nblocks = self.nreg = 0
         self.blocks: Any = None
         self.keys: Any = None
         self.pool: Any = None
@@ -270,6 +274,7 @@ class Sequence:
         self.phase_reason = 0
         self.phase_iteration = -1
         self.phase_start_ns = request.arrival_ns
+        self.straight = 0
         self.queue_ns = -1
         self.first_token_ns = -1
         self.last_token_ns = -1

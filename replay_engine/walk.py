@@ -1,5 +1,4 @@
-"""vLLM's literal running loop, over the running list, with preemption. O(running), entered only where the fast pass must be
-left."""
+"""vLLM's literal running loop, over the running list, with preemption: entered only where the fast pass must be left."""
 
 from __future__ import annotations
 
@@ -9,17 +8,19 @@ from replay_engine.types import BatchPlan, Refusal, SeqState, Sequence
 
 __all__ = ["walk"]
 
+_LAST = ("engine", "last")
 _LOOSE, _DECODE, _DRAIN, _LOADING = (int(s) for s in (SeqState.LOOSE, SeqState.DECODE, SeqState.DRAIN, SeqState.LOADING))
 
 
 def walk(state: State, plan: BatchPlan) -> tuple[int, list[tuple[Sequence, int]]]:
     """Grant tokens in list order, preempting victims where blocks are short. Same return as ``running_pass``."""
     plan.walked = True
+    if _only_growth(state):
+        return _walk_growth(state, plan), []
     order = _visited(state)
     granted: dict[Sequence, int] = {}
-    before = len(plan.preempted)
     budget, cap, pool = state.budget, state.cap(), state.pool
-    i = 0
+    i, before = 0, len(plan.preempted)
     while i < len(order) and budget > 0:
         seq = order[i]
         tokens = _wanted(state, seq, cap, budget)
@@ -60,6 +61,36 @@ def _visited(state: State) -> list[Sequence]:
     if state.decode_first:
         order.sort(key=lambda seq: seq.state == _LOOSE and seq.chunk)
     return order
+
+
+def _only_growth(state: State) -> bool:
+    """Whether everybody in the running list decodes, and the last one in it is the victim: then only those that grow or fill a
+    block, and the victims, have to be looked at."""
+    if state.loose or state.loading or state.gate is not None or state.priority or state.victim is not None:
+        return False
+    return not state.decode_first and state.rules.preemption.victim in _LAST and state.decodes.count <= state.budget
+
+
+def _walk_growth(state: State, plan: BatchPlan) -> int:
+    """The walk over those alone, in running order. Victims stand behind whoever needs a block: none has been served yet."""
+    pool, it, size = state.pool, state.it, state.size
+    due, filling = state.growth(), state.decodes.buckets[(it + state.fill_offset) % size]
+    shut = False
+    for ticket in sorted(due.keys() | filling.keys()):
+        seq = state.running.get(ticket)
+        if seq is None:
+            break
+        if ticket in due:
+            while not pool.free and not free_idle(state, plan):
+                shut = True
+                victim = next(reversed(state.running.values()))
+                preempt(state, plan, victim, 0)
+                if victim is seq:
+                    return -1
+            pool.grow(seq, 1)
+        if ticket in filling:
+            pool.commit(seq, it - 1 - seq.origin + state.fill_offset)
+    return -1 if shut else state.budget - state.decodes.count
 
 
 def _wanted(state: State, seq: Sequence, cap: int, budget: int) -> int:

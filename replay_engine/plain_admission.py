@@ -1,0 +1,125 @@
+"""The waiting loop under vLLM's knobs alone, in one pass: what ``admission`` decides where no rule beyond them is in force."""
+
+from __future__ import annotations
+
+from replay_engine.state import State
+from replay_engine.types import BatchPlan, Refusal, SeqState, Sequence
+
+__all__ = ["Entry", "admit_into", "admit_plain", "compute"]
+
+Entry = tuple[Sequence, int, int]
+"""A sequence that has just got seat and blocks, the tokens it computes in this iteration, and those the prefix cache gave."""
+
+_LOOSE, _DRAIN = int(SeqState.LOOSE), int(SeqState.DRAIN)
+_BUDGET, _SEATS, _WHOLE = int(Refusal.token_budget), int(Refusal.max_num_seqs), int(Refusal.no_chunking)
+_FREE, _FULL_ISL, _WATERMARK = int(Refusal.kv_free), int(Refusal.kv_full_isl), int(Refusal.kv_watermark)
+
+
+def admit_plain(state: State, spare: int) -> tuple[list[Entry], int, int, bool]:
+    """Admit from the head of the queue while ``spare`` budget, seats and blocks last (``State.plain`` holds).
+
+    Returns who entered, why the head now stands refused (a ``Refusal`` code, 0: nobody waits), the blocks it wants, reserve
+    included, and whether that is known from an earlier look. Whoever entered is not in ``State.loose``: most have nothing left
+    after this iteration.
+    """
+    waiting, running, pool, size = state.waiting, state.running, state.pool, state.size
+    counted = state.counted
+    entered: list[Entry] = []
+    hit = revived = 0
+    while waiting:
+        if spare <= 0:
+            return entered, _BUDGET, 0, False
+        if len(running) >= state.seats:
+            return entered, _SEATS, 0, False
+        seq = waiting.head()
+        free = pool.free
+        reserve = state.reserve if running else 0
+        if seq is state.memo_head and running and state.memo_lack - (pool.changes - state.memo_changes) > free:
+            return entered, _FULL_ISL, state.memo_lack + state.reserve, True
+        nt = seq.nt
+        if not counted:
+            hit, revived = pool.hits(seq)
+        cached = hit * size
+        left = tokens = nt - cached
+        if tokens > spare:
+            if not state.chunked:
+                return entered, _WHOLE, 0, False
+            tokens = spare
+        whole = -(-nt // size) - hit + revived
+        if whole + reserve > free and state.full_isl:
+            if whole <= free:
+                return entered, _WATERMARK, whole + reserve, False
+            if state.chunked:
+                state.memo_head, state.memo_lack, state.memo_changes = seq, whole, pool.changes
+            return entered, _FULL_ISL, whole + reserve, False
+        need = whole if tokens == left else -(-(cached + tokens) // size) - hit + revived
+        if need + reserve > free:
+            return entered, (_FREE if need > free else _WATERMARK), need + reserve, False
+        waiting.pop()
+        state.memo_head = None
+        if counted:
+            pool.grow(seq, need)
+            seq.nblocks = need
+        else:
+            _take(state, seq, need - revived, cached + tokens)
+        seq.comp = cached
+        seq.cached_tokens = max(seq.cached_tokens, 0) + max(cached - seq.lost_high, 0)
+        ticket = seq.ticket = state.next_ticket
+        state.next_ticket = ticket + 1
+        running[ticket] = seq
+        state.expected += seq.prompt_tokens
+        seq.state = _LOOSE
+        seq.chunk = True
+        entered.append((seq, tokens, cached))
+        spare -= tokens
+    return entered, 0, 0, False
+
+
+def admit_into(state: State, plan: BatchPlan, spare: int, grants: list[tuple[Sequence, int]]) -> None:
+    """``admit_plain`` into a plan and its grants."""
+    entered, plan.refused_by, plan.refused_need, plan.refused_again = admit_plain(state, spare)
+    if plan.refused_by:
+        plan.refused = state.waiting.head()
+    if entered:
+        plan.admitted = [(seq, cached, seq.num_preemptions > 0) for seq, _, cached in entered]
+        plan.hit_tokens = sum(cached for _, _, cached in entered)
+        grants += [(seq, tokens) for seq, tokens, _ in entered]
+
+
+def _take(state: State, seq: Sequence, fresh: int, tokens: int) -> None:
+    pool = state.pool
+    pool.adopt(seq)
+    if fresh > 0:
+        pool.grow(seq, fresh)
+        seq.nblocks += fresh
+    pool.commit(seq, tokens)
+
+
+def compute(state: State, entered: list[Entry], it: int, ending: list[Sequence]) -> tuple[int, int, int, int]:
+    """Whoever entered computes its share in ``it``: most decode from here; who is done is added to ``ending``.
+
+    Returns tokens, their attention work, how many of them are recomputed, and what the cache gave.
+    """
+    computed = qk = recomputed = hit = 0
+    for seq, tokens, cached in entered:
+        comp = seq.comp = cached + tokens
+        computed += tokens
+        hit += cached
+        qk += tokens * cached + tokens * tokens // 2
+        if seq.lost_high > cached:
+            again = min(comp, seq.lost_high) - cached
+            recomputed += again
+            seq.recomputed_tokens += again
+        if comp < seq.nt:
+            state.loose[seq.ticket] = seq
+            continue
+        seq.chunk = False
+        if comp == seq.total:
+            seq.state = _DRAIN
+            ending.append(seq)
+        else:
+            state.decodes.join(seq, it)
+            if not state.counted:
+                state.pool.joined(seq)
+            state.joined.append(seq)
+    return computed, qk, recomputed, hit
