@@ -493,6 +493,33 @@ def test_only_rules_that_may_turn_away_write_a_row_for_everybody() -> None:
     assert outcome_of(sink)[1] == ("rejected", "prompt_too_long", 0)
 
 
+def test_queued_tokens_are_counted_as_they_come() -> None:
+    rows = [Asked(0, 100, 1), Asked(0, 100, 1), Asked(0, 100, 1), Asked(50, 60, 1), Asked(0, 100, 1), Asked(0, 100, 1)]
+    sink, _ = door_replay(rows, CALM, TENTH, Rules(front_door=FrontDoorRules(max_queued_tokens=250)))
+    refused = [d for d in sink.table("decisions") if d["decision"] == Decision.reject]
+    assert [(int(d["request"]), int(d["value"]), int(d["bound"])) for d in refused] == [(2, 300, 250), (5, 260, 250)]
+
+
+PER_TOKEN = Latency(b_ns=1.0)
+HOPELESS = Rules(front_door=FrontDoorRules(reject_hopeless=True))
+
+
+@pytest.mark.parametrize(("order", "refused"), [("priority", {3: 2000}), ("fcfs", {3: 2000, 4: 2000, 5: 2000})])
+def test_only_who_is_ahead_counts(order: Any, refused: dict[int, int]) -> None:
+    rows = [Asked(0, 500, 1, priority=2)] * 4 + [Asked(0, 500, 1, priority=0), Asked(0, 500, 1, priority=1)]
+    sink, _ = door_replay(rows, replace(CALM, policy=order), PER_TOKEN, HOPELESS, slo_ns=1500)
+    late = [d for d in sink.table("decisions") if d["reason"] == OutcomeReason.ttft_unreachable]
+    assert {int(d["request"]): int(d["value"]) for d in late} == refused
+
+
+@pytest.mark.parametrize(("caching", "first", "second"), [(True, None, 160), (False, 400, 400)])
+def test_what_the_cache_may_hold_is_no_reason_to_give_up(caching: bool, first: int | None, second: int) -> None:
+    rows = [Asked(0, 400, 1, shared=40), Asked(0, 400, 1, shared=40)]
+    sink, _ = door_replay(rows, replace(CALM, enable_prefix_caching=caching), PER_TOKEN, HOPELESS, slo_ns=100)
+    late = {int(d["request"]): int(d["value"]) for d in sink.table("decisions") if d["reason"] == OutcomeReason.ttft_unreachable}
+    assert (late.get(0), late.get(1)) == (first, second)
+
+
 def test_hopeless_needs_an_slo() -> None:
     rules = Rules(front_door=FrontDoorRules(reject_hopeless=True))
     with pytest.raises(ConfigError, match="no TTFT SLO"):
