@@ -26,7 +26,8 @@ DST = (3300 * SECOND, HOUR)
 """Clocks go back an hour in autumn: seen in a log, an hour less the gap between two requests."""
 
 YEAR_2000 = 946_684_800 * SECOND
-GAPS_SAMPLED = 50_000
+GAPS_SAMPLED = 100_000
+STRETCH = 64
 HOLE = 10
 """A gap this many times the 99th percentile of gaps is a hole."""
 
@@ -63,19 +64,27 @@ def odd_times(stage: Stage, t0: int, span: int) -> None:
     if stage.facts.absolute and t0 + span > time.time_ns() + 24 * HOUR:
         stage.facts.warn("the last request is dated in the future: is the unit of time right?")
     gaps = "SELECT file, line, lag(line) OVER () AS l, arrival_ns - lag(arrival_ns) OVER () AS gap FROM arranged"
-    longest, ties, file, line, before = stage.one(
-        f"SELECT max(gap), count(*) FILTER (gap = 0), arg_max(file, gap), arg_max(line, gap), arg_max(l, gap) FROM ({gaps})"
-    )
+    longest, ties = stage.one("SELECT max(gap), count(*) FILTER (gap = 0) FROM"
+                              " (SELECT arrival_ns - lag(arrival_ns) OVER () AS gap FROM arranged)")  # fmt: skip
     exact_repeats(stage, 2 * int(ties or 0))
-    if stage.kept < 100:
+    least = max(HOLE * _gap_p99(stage), SECOND)
+    if stage.kept < 100 or longest <= least:
         return
+    holes = stage.con.execute(f"SELECT file, line, l FROM ({gaps}) WHERE gap > {least} ORDER BY gap DESC").fetchall()
+    file, line, before = holes[0]
+    more = f"; {len(holes)} holes of more than {least / SECOND:,.1f} s in all" if len(holes) > 1 else ""
+    where = f"from line {before} to {place(stage, file, line)}"
+    stage.facts.warn(f"the trace has a hole of {longest / SECOND:,.1f} s ({where}){more}")
+
+
+def _gap_p99(stage: Stage) -> int:
+    """The 99th percentile of the gaps between arrivals, of long traces from stretches all over them; ties left out."""
     every = max(stage.kept // GAPS_SAMPLED, 1)
-    p99 = int(stage.one(f"SELECT quantile_disc(gap, 0.99) FROM ({gaps}) WHERE line % {every} = 0 AND gap > 0")[0] or longest)
-    if longest > max(HOLE * p99, SECOND):
-        holes = stage.one(f"SELECT count(*) FROM ({gaps}) WHERE gap > {HOLE * p99}")[0]
-        more = f"; {holes} holes of more than {HOLE * p99 / SECOND:,.1f} s in all" if holes > 1 else ""
-        stage.facts.warn(f"the trace has a hole of {longest / SECOND:,.1f} s (from line {before} to"
-                         f" {place(stage, file, line)}){more}")  # fmt: skip
+    picked = f"SELECT req_idx, arrival_ns FROM arranged WHERE (req_idx // {STRETCH}) % {every} = 0 ORDER BY req_idx"
+    table = stage.con.sql(picked).to_arrow_table()
+    row, arrival = (np.asarray(table[name].to_numpy(), np.int64) for name in ("req_idx", "arrival_ns"))
+    gaps = np.diff(arrival)[(np.diff(row) == 1) & (np.diff(arrival) > 0)]
+    return int(np.quantile(gaps, 0.99, method="inverted_cdf")) if len(gaps) else 0
 
 
 def odd_latencies(stage: Stage) -> None:
