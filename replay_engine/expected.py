@@ -92,26 +92,31 @@ def least_prefill(request: Request, *, caching: bool) -> int:
 
 
 class FirstTokenBound:
-    """The earliest first token behind ``tokens`` of prefill: full iterations of the token budget, each at the profile's cost of
-    its tokens. Attention, decodes beside it and refusals only add to it, so that what is hopeless by it is hopeless. ``once``:
+    """The earliest first token behind ``tokens`` of prefill: iterations of at most the token budget, each at the profile's cost
+    of its tokens. Attention, decodes beside it and refusals only add to it, so that what is hopeless by it is hopeless. ``once``:
     the host time is paid once a batch and left out.
     """
 
-    __slots__ = ("_asynchronous", "_budget", "_full", "_host_ns", "_latency")
+    __slots__ = ("_asynchronous", "_budget", "_host_ns", "_latency", "_rounding")
 
     def __init__(self, latency: Latency, config: SchedulerConfig, *, once: bool) -> None:
         self._latency = latency
         self._budget = config.token_budget
         self._host_ns = 0.0 if once else latency.h0_ns
         self._asynchronous = config.async_scheduling
-        self._full = self._iteration(self._budget)
+        parts = (latency.floor_ns, latency.a_ns, latency.b_ns, latency.h0_ns)
+        self._rounding = 0.0 if all(part == int(part) for part in parts) else 0.5
+        """An iteration's time is whole ns: rounding may take this off each."""
 
     def ns(self, tokens: int) -> int:
-        """Nanoseconds to compute ``tokens`` of prefill."""
-        full, rest = divmod(tokens, self._budget)
-        return int(full * self._full + (self._iteration(rest) if rest else 0))
+        """Nanoseconds to compute ``tokens`` of prefill: as few iterations as the budget allows, equally full, which is the
+        cheapest way to share them out (an iteration's cost is convex in its tokens)."""
+        if not tokens:
+            return 0
+        iterations = -(-tokens // self._budget)
+        return int(iterations * (self._iteration(tokens / iterations) - self._rounding))
 
-    def _iteration(self, tokens: int) -> float:
+    def _iteration(self, tokens: float) -> float:
         latency = self._latency
         device = max(latency.floor_ns, latency.a_ns + latency.b_ns * tokens)
         return max(device, self._host_ns) if self._asynchronous else device + self._host_ns
