@@ -11,6 +11,7 @@ from pathlib import Path
 from replay_engine.config import SchedulerConfig
 from replay_engine.loop import Replay
 from replay_engine.profile import Latency
+from replay_engine.recorder import EventMode
 from replay_engine.rules import Rules
 from replay_engine.simulator import SimExecutor
 from replay_engine.sinks import NullSink
@@ -20,7 +21,7 @@ from tracekit.replay import _quiet_gc
 from tracekit.store import SpoolSink
 from tracekit.store.spool import remove_spool
 
-__all__ = ["Timed", "best", "replay_into", "replay_nowhere", "replay_spooled"]
+__all__ = ["Timed", "best", "replay_bare", "replay_into", "replay_nowhere", "replay_spooled"]
 
 _VLLM = Rules()
 
@@ -51,12 +52,14 @@ def replay_into(
     latency: Latency,
     rules: Rules = _VLLM,
     block_bytes: int = 1 << 21,
+    *,
+    mode: EventMode = "full",
 ) -> Timed:
-    """Replay with every row of the full event log going into ``sink``. A replay that does not finish is an error."""
+    """Replay with the rows of ``mode`` going into ``sink``. A replay that does not finish is an error."""
     with _quiet_gc():
         began = time.process_time()
         executor = SimExecutor(latency, asynchronous=config.async_scheduling)
-        run = Replay(source, config, executor, sink, mode="full", rules=rules, kv_block_bytes=block_bytes)
+        run = Replay(source, config, executor, sink, mode=mode, rules=rules, kv_block_bytes=block_bytes)
         state = run.run()
         if isinstance(sink, SpoolSink):
             sink.close()
@@ -64,6 +67,11 @@ def replay_into(
     if state != "finished" or run.totals.finished != source.total:
         raise RuntimeError(f"the replay ended {state} with {run.totals.finished} of {source.total} requests: no figure")
     return Timed(cpu_s=cpu_s, totals=run.totals)
+
+
+def replay_bare(source: RequestSource, config: SchedulerConfig, latency: Latency) -> Timed:
+    """No rows of requests are made; those of iterations are, for the totals."""
+    return replay_into(NullSink(), source, config, latency, mode="none")
 
 
 def replay_nowhere(

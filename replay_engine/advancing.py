@@ -63,9 +63,11 @@ def _settle(state: State, seq: Sequence, iteration: int, ending: list[Sequence])
 def drain(state: State, iteration: int) -> list[Sequence]:
     """Members of the decode set whose last token ``iteration`` computes leave it, in ticket order."""
     gone = state.decodes.retire(iteration)
+    counted, left = state.counted, state.pool.left
     for seq in gone:
         seq.state = _DRAIN
-        state.pool.left(seq)
+        if not counted:
+            left(seq)
     state.left += gone
     return gone
 

@@ -46,14 +46,9 @@ class Coaster:
     )  # fmt: skip
 
     def __init__(
-        self,
-        scheduler: Scheduler,
-        executor: SimExecutor,
-        recorder: Recorder,
-        events: Calendar,
-        deliver: Callable[[int], None],
-        concluded: Callable[[list[Sequence]], None],
-    ) -> None:
+        self, scheduler: Scheduler, executor: SimExecutor, recorder: Recorder, events: Calendar,
+        deliver: Callable[[int], None], concluded: Callable[[list[Sequence]], None],
+    ) -> None:  # fmt: skip
         state = self._state = scheduler.state
         self._decodes = state.decodes
         self._buckets, self._ends = state.decodes.buckets, state.decodes.calendar
@@ -80,12 +75,13 @@ class Coaster:
     def run(self, made: int, start: int, owed: list[Sequence]) -> bool:
         """Replay iterations, the first of them made at ``made`` and starting at ``start`` (ns), until one needs the scheduler or
         starts when somebody leaves. ``owed``: who ended in the iteration before. Returns whether anything ran."""
-        state, decodes, pool, events, rows = self._state, self._decodes, self._pool, self._events, self._rows
+        state, decodes, pool, events, rows, gaps = self._state, self._decodes, self._pool, self._events, self._rows, self._gaps
         waiting, running, loose, buckets, ends = self._waiting, self._running, self._loose, self._buckets, self._ends
-        size, usable, asynchronous, predict = self._size, self._usable, self._asynchronous, self._executor.predict
-        entries, tick, counted, ignored = self._entries, self._gaps.tick, state.counted, not self._executor.change_ns
-        finished, note_refusal = self._spans.finished, self._spans.note_refusal
-        self.made, self.start, self.owed = made, start, owed
+        size, usable, asynchronous, executor = self._size, self._usable, self._asynchronous, self._executor
+        buffer, width, full, pack, threshold = rows.buffer, rows.size, rows.end, rows.pack, gaps.threshold
+        spans, entries, counted = self._spans, self._entries, state.counted
+        fixed, floor, per_seq, per_kv, host = executor.decode_terms()
+        self.start, self.owed = start, owed
         due, leave, it, first = events.due_ns, events.event_ns, state.it, state.it
         steady, queue_row, until = not waiting, _NOBODY, NEVER
         while True:
@@ -103,27 +99,74 @@ class Coaster:
                     break
                 steady, queue_row = True, (len(waiting), standing[0], waiting.head().index, standing[1])
                 until = waiting.first_until() if isinstance(waiting, FairQueue) else NEVER
+            if fixed:
+                base = floor + per_seq * count
+            else:
+                base, per_kv, host = executor.decode_cost(count, len(running), len(state.joined) + len(state.left))
+            kv = decodes.kv
             if (
-                steady and count and it + 1 not in ends and not owed and not pool.filling
-                and (ignored or not (state.joined or state.left))
+                steady and count and it + 1 not in ends and not owed and (counted or not pool.filling)
+                and (fixed or not (state.joined or state.left))
             ):  # fmt: skip
-                made, start = self._plain(made, start, due, leave, until, queue_row)
-                ran, it = state.it > it, state.it
-                if made >= due or start >= leave or (ran and until != NEVER):
-                    continue
-            it += 1
-            growing = buckets[it % size]
+                # The same members decode, nobody ends, and whoever waits goes on waiting for the same reason.
+                queued, refused, head, need = queue_row
+                free, blank, at, before, duration, stalled = pool.free, pool.blank, rows.at, it, 0, 0
+                while made < due and start < leave and it < until and it + 1 not in ends:
+                    evicted = 0
+                    growing = buckets[(it + 1) % size]
+                    if growing:
+                        grow = len(growing)
+                        if grow > free:
+                            break
+                        free -= grow
+                        blank -= grow
+                        if blank < 0:
+                            evicted, blank = -blank, 0
+                    it += 1
+                    kv += count
+                    device = round(base + per_kv * kv)
+                    if asynchronous:
+                        made = start
+                        duration = device if device > host else host
+                    else:
+                        duration = device + host
+                        made = start + duration
+                    pack(
+                        buffer, at, it, start, duration, device, host, kv, usable - free, free - blank, evicted, count, count, 0,
+                        0, 0, 0, queued, 0, 0, 0, refused, head, need, 0,
+                    )  # fmt: skip
+                    start += duration
+                    at += width
+                    if at == full:
+                        rows.at = at
+                        rows.flush()
+                        at = 0
+                    if threshold is not None and duration > threshold:
+                        stalled += duration - threshold
+                if it > before:
+                    rows.at = at
+                    if free != pool.free:
+                        pool.take(pool.free - free)
+                        state.evicted = pool.evicted
+                    state.it, decodes.kv = it, kv
+                    if state.joined or state.left:
+                        state.joined, state.left = [], []
+                    spans.note_refusal(refused)
+                    gaps.pass_over(duration, stalled)  # the last one is the longest: they grow with the KV
+                    if made >= due or start >= leave or until != NEVER:
+                        continue
+            # An iteration that changes the set: members came or went before it, enter, or end in it.
+            growing = buckets[(it + 1) % size]
             if len(growing) > pool.free:
                 break
-            state.it = it
-            if pool.filling:
+            it = state.it = it + 1
+            if not counted and pool.filling:
                 pool.advance(growing, buckets[(it + state.fill_offset) % size], it, ())
             elif growing:
                 pool.take(len(growing))
-            kv = decodes.kv + count
+            kv += count
             tokens = qk = again = hit = need = refused = 0
             entered: list[Entry] = []
-            ending: list[Sequence] = []
             if standing is not None:
                 refused, need = standing
             elif waiting:
@@ -135,19 +178,28 @@ class Coaster:
             changes = len(state.joined) + len(state.left)
             if changes:
                 state.joined, state.left = [], []
-            if it in ends:
-                ending = drain(state, it)
+            ending = drain(state, it) if it in ends else []
             if entered:
                 tokens, qk, again, hit = compute(state, entered, it, ending)
-            duration, device, host = predict(tokens, qk, count, kv, len(running), changes)
+                duration, device, host = executor.predict(tokens, qk, count, kv, len(running), changes)
+            else:
+                device = round(base + per_kv * kv)
+                duration = device + host if not asynchronous else device if device > host else host
             end = self.start = start + duration
-            tick(duration)
+            if duration > gaps.since:
+                gaps.since = duration
+            if threshold is not None and duration > threshold:
+                gaps.stalled += duration - threshold
             free, evicted = pool.free, pool.evicted - state.evicted
             queue_row = (len(waiting), refused, waiting.head().index, need) if refused else _NOBODY
-            rows.add(
-                it, start, duration, device, host, kv, usable - free, free - pool.blank, evicted, count, len(running), qk, tokens,
-                again, len(entered), queue_row[0], 0, len(entered), len(ending), refused, queue_row[2], queue_row[3], hit,
+            pack(
+                buffer, rows.at, it, start, duration, device, host, kv, usable - free, free - pool.blank, evicted, count,
+                len(running), qk, tokens, again, len(entered), queue_row[0], 0, len(entered), len(ending), refused, queue_row[2],
+                queue_row[3], hit,
             )  # fmt: skip
+            rows.at += width
+            if rows.at == full:
+                rows.flush()
             if evicted:
                 state.evicted = pool.evicted
             steady = not refused or refused == _SEATS or (refused == _FULL_ISL and counted)
@@ -163,75 +215,22 @@ class Coaster:
                     steady, queue_row = not waiting, _NOBODY
             else:
                 made = end
-            start = end
             if entered:
-                self._spans.entered(entered, it, end - duration, end)
+                spans.entered(entered, it, start, end)
                 if entries is not None:
                     _log_entered(entries, entered, it)
-            note_refusal(refused)
+            start = end
+            spans.note_refusal(refused)
             if ending:
-                finished(ending, it, end)
+                spans.finished(ending, it, end)
                 if not asynchronous:
                     self._concluded(conclude(state, ending))
                     steady, due, leave = not waiting, events.due_ns, events.event_ns
         self.made, self.start, self.owed = made, start, owed
-        if state.it == first:
-            return False
-        state.executed += state.it - first
-        state.suspended = False  # where the prefill cadence counts, nobody waited
-        return True
-
-    def _plain(self, made: int, start: int, due: int, leave: int, until: int, queue_row: QueueRow) -> tuple[int, int]:
-        """Iterations in which the same members decode, nobody ends, and whoever waits goes on waiting for the same reason."""
-        state, decodes, pool, rows = self._state, self._decodes, self._pool, self._rows
-        buckets, ends, size, asynchronous, usable = self._buckets, self._ends, self._size, self._asynchronous, self._usable
-        waiting, refused, head, need = queue_row
-        count, kv, it, first = decodes.count, decodes.kv, state.it, state.it
-        base, per_kv, host = self._executor.decode_cost(count, count, 0)
-        free, blank = pool.free, pool.blank
-        buffer, at, row, end, pack, threshold = rows.buffer, rows.at, rows.size, rows.end, rows.pack, self._gaps.threshold
-        duration = stalled = evicted = 0
-        while made < due and start < leave and it < until and it + 1 not in ends:
-            if buckets[(it + 1) % size]:
-                grow = len(buckets[(it + 1) % size])
-                if grow > free:
-                    break
-                free -= grow
-                blank -= grow
-                if blank < 0:
-                    evicted, blank = -blank, 0
-            it += 1
-            kv += count
-            device = round(base + per_kv * kv)
-            if asynchronous:
-                duration = device if device > host else host
-                made = start
-            else:
-                duration = device + host
-                made = start + duration
-            pack(
-                buffer, at, it, start, duration, device, host, kv, usable - free, free - blank, evicted, count, count, 0, 0, 0,
-                0, waiting, 0, 0, 0, refused, head, need, 0,
-            )  # fmt: skip
-            evicted = 0
-            start += duration
-            at += row
-            if at == end:
-                rows.at = at
-                rows.flush()
-                at = 0
-            if threshold is not None and duration > threshold:
-                stalled += duration - threshold
-        rows.at = at
-        if it != first:
-            if free != pool.free:
-                pool.take(pool.free - free)
-                state.evicted = pool.evicted
-            state.it, decodes.kv = it, kv
-            state.joined, state.left = [], []
-            self._spans.note_refusal(refused)
-            self._gaps.pass_over(duration, stalled)  # the last one is the longest: they grow with the KV
-        return made, start
+        ran = state.it - first
+        state.executed += ran
+        state.suspended = state.suspended and not ran  # where the prefill cadence counts, nobody waited
+        return ran > 0
 
 
 def can_coast(scheduler: Scheduler) -> bool:

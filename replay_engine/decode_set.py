@@ -69,7 +69,13 @@ class DecodeSet:
         gone = []
         for seq in due:
             if seq.leaves_at == iteration:  # and not filed twice, as when it lost its seat and got it back within an iteration
-                self.leave(seq, seq.total, iteration)
+                seq.comp = seq.total
+                self.count -= 1
+                self.kv -= seq.total
+                del self.buckets[(seq.origin + 1) % self.size][seq.ticket]
+                seq.leaves_at = -1
+                if self.shares is not None:
+                    self.shares.left(seq, iteration)
                 gone.append(seq)
         if len(gone) > 1:
             gone.sort(key=_ticket)

@@ -16,6 +16,7 @@ _WAIT, _LOOSE, _DECODE, _DRAIN, _GONE, _PAUSED, _SWAPPED, _LOADING = (int(s) for
 def conclude(state: State, finishing: SequenceOf[Sequence]) -> list[Sequence]:
     """Sequences whose last token has come free what they hold; those gone already are left out of the answer."""
     ended = []
+    pool, size, levels = state.pool, state.size, state.rules.preemption.to_admit
     for seq in finishing:
         if seq.state == _DRAIN:
             if state.gate is not None:
@@ -25,10 +26,14 @@ def conclude(state: State, finishing: SequenceOf[Sequence]) -> list[Sequence]:
                 continue
             ended.append(seq)
             total = seq.total
-            if state.lag:
-                state.pool.commit(seq, total)
-            state.unseat(seq)
-            state.pool.release(seq, -(-total // state.size), total // state.size, resumes=False)
+            if state.lag and not state.counted:
+                pool.commit(seq, total)
+            if levels:
+                state.unseat(seq)
+            else:
+                del state.running[seq.ticket]
+                state.expected -= seq.prompt_tokens + seq.reserved_tokens
+            pool.release(seq, -(-total // size), total // size, resumes=False)
         elif seq.state == _WAIT:
             _forget_waiting(state, seq)
             ended.append(seq)

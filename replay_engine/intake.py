@@ -77,9 +77,12 @@ class Intake:
 
     def retire(self, finished: SequenceOf[Sequence]) -> None:
         """``finished`` have got their last token."""
+        plain = not self._calendar.has_followers and self._held is None and not self._front_door.follows
         for seq in finished:
             self.live.pop(seq.index, None)
             request, at = seq.request, seq.last_token_ns
+            if plain and at <= request.expires_ns:
+                continue
             if at > request.expires_ns:
                 at = request.expires_ns
                 self._give_up(request, at, EventKind.timeout)

@@ -36,10 +36,11 @@ class SimExecutor:
         self._next = _Done(0, 0, 0)
         self._other = _Done(0, 0, 0)
 
-    @property
-    def change_ns(self) -> float:
-        """Host ns for a sequence that joins or leaves the decode set."""
-        return self._h2
+    def decode_terms(self) -> tuple[bool, float, float, float, int]:
+        """What ``decode_cost`` is made of: whether host time is one for all, device ns of an iteration, per sequence and per KV
+        token, and host ns where nobody runs."""
+        fixed = not self._h1 and not self._h2
+        return fixed, max(self._floor, self._a), self._d, self._e, round(self._h0)
 
     def decode_cost(self, seqs: int, running: int, changes: int) -> tuple[float, float, int]:
         """For iterations that only decode ``seqs`` of ``running`` sequences, ``changes`` of which joined or left since the

@@ -97,8 +97,12 @@ class SpanTracker:
 
     def finished(self, ending: SequenceOf[Sequence], it: int, end: int) -> None:
         """``ending`` got their last token at ``end``. The gap clock has ticked for this iteration."""
+        bare = not self.keep_outcomes and not self.batch_answers
         for seq in ending:
-            self._finish(seq, it, end)
+            if bare and seq.straight == 2:
+                seq.straight, seq.phase, seq.last_token_ns = 0, _ENDED, end
+            else:
+                self._finish(seq, it, end)
 
     def entered(self, entries: SequenceOf[Entry], it: int, start: int, end: int) -> None:
         """``entries`` were admitted, and computed their first tokens. The gap clock has ticked for this iteration."""

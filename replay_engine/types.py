@@ -229,10 +229,10 @@ class Sequence:
 
     __slots__ = (
         "admit_iteration", "admit_ns", "arrival_order", "blocks", "cached_tokens", "chunk", "comp", "first_token_ns",
-        "index", "joined_ns", "joined_stack", "keys", "last_token_ns", "leaves_at", "lost_high", "max_gap_ns", "nblocks",
+        "index", "joined_stack", "keys", "last_token_ns", "leaves_at", "lost_high", "max_gap_ns", "nblocks",
         "nreg", "nt", "num_preemptions", "origin", "output_limit", "phase", "phase_iteration", "phase_reason",
-        "phase_start_ns", "pool", "priority", "prompt_tokens", "queue_ns", "queue_reason", "queued_ns", "ready_ns",
-        "recomputed_tokens", "refused_by", "request", "request_id", "reserved_tokens", "stalled_mark", "stalled_ns", "state",
+        "phase_start_ns", "priority", "prompt_tokens", "queue_ns", "queue_reason", "queued_ns", "ready_ns",
+        "recomputed_tokens", "request", "request_id", "reserved_tokens", "stalled_mark", "stalled_ns", "state",
         "straight", "ticket", "total",
     )  # fmt: skip
 
@@ -262,14 +262,12 @@ class Sequence:
         self.nblocks = self.nreg = 0
         self.blocks: Any = None
         self.keys: Any = None
-        self.pool: Any = None
         self.num_preemptions = 0
         self.ready_ns = -1
         self.reserved_tokens = 0
         self.lost_high = 0
         self.recomputed_tokens = 0
         self.cached_tokens = -1
-        self.refused_by = 0
         self.phase = 2
         self.phase_reason = 0
         self.phase_iteration = -1
@@ -278,7 +276,6 @@ class Sequence:
         self.queue_ns = -1
         self.first_token_ns = -1
         self.last_token_ns = -1
-        self.joined_ns = -1
         self.joined_stack = 0
         self.max_gap_ns = -1
         self.stalled_ns = 0

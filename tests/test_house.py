@@ -42,7 +42,6 @@ LONG_MODULES: dict[str, str] = {
 LONG_FUNCTIONS: dict[str, str] = {
     "replay_engine/coast.py:run": "the loop over coasted iterations: its locals are what makes an iteration cost a microsecond",
     "replay_engine/plain_admission.py:admit_plain": "one pass per admission: a call more per request costs as much as its join",
-    "replay_engine/coast.py:_plain": "the tightest loop: a call more per iteration costs a tenth of the speed",
 }
 LONG_CLASSES: dict[str, str] = {
     "replay_engine/spans.py:SpanTracker": "one short method for each thing a request can turn to, all on the same open span",
