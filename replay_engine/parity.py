@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from replay_engine.config import SchedulerConfig
 from replay_engine.kv_identified import IdentifiedPool
@@ -231,10 +231,11 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 def main(arguments: list[str] | None = None) -> int:
     """Exit code 0: every record identical; 1: a difference; 2: no vectors there."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if len(arguments) not in (1, 2) or not Path(arguments[0]).is_dir():
+    kinds: dict[str, PoolKind] = {kind: kind for kind in get_args(PoolKind)}
+    pool = kinds.get(arguments[1]) if len(arguments) == 2 else "auto"
+    if len(arguments) not in (1, 2) or pool is None or not Path(arguments[0]).is_dir():
         print("usage: python -m replay_engine.parity DIR [auto|counted|identified|traced]", file=sys.stderr)
         return 2
-    pool: PoolKind = arguments[1] if len(arguments) == 2 else "auto"  # type: ignore[assignment]  # a wrong word fails in make_pool
     results = check_folder(Path(arguments[0]), pool)
     for case, identical, total, first in results:
         print(f"{case}: {identical}/{total}" + (f"  first difference: {first}" if first else ""))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from replay_engine import parity
 from tests.oracle.plain_run import run_case
 from tests.oracle.vectors import case_names, read_case
 
 __all__: list[str] = []
+VECTORS = str(Path(__file__).parents[1] / "data" / "vllm_parity")
 
 
 def test_all_vectors_are_there() -> None:
@@ -25,3 +28,14 @@ def test_oracle_reproduces_vector(name: str) -> None:
         assert json.dumps(record) == json.dumps(wanted), f"{name}: step {wanted['step']}"
         got += 1
     assert got == len(expected)
+
+
+def test_a_pool_that_does_not_exist_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert parity.main([VECTORS, "nonsense"]) == 2
+    assert "usage" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("pool", ["auto", "identified", "traced"])
+def test_our_scheduler_reproduces_every_record(pool: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert parity.main([VECTORS, pool]) == 0
+    assert "10155/10155 records identical in 21 cases" in capsys.readouterr().out

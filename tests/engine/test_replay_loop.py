@@ -126,20 +126,6 @@ def _token_times(spans: np.ndarray, iterations: np.ndarray) -> dict[int, list[in
     return out
 
 
-def test_two_requests_that_need_the_same_blocks_end_once_each() -> None:
-    """Found by fuzz: priority order, no full-prompt test, a chunk threshold."""
-    config = SchedulerConfig(
-        max_num_batched_tokens=8, max_num_seqs=4, max_model_len=64, block_size=4, num_gpu_blocks=18, policy="priority",
-        scheduler_reserve_full_isl=False, long_prefill_token_threshold=4, enable_prefix_caching=False, async_scheduling=False,
-    )  # fmt: skip
-    rows = [Row(0, 60, 3, priority=1), Row(0, 60, 3, priority=1)]
-    _, sink, how = replay(rows, config, Latency(floor_ns=1000.0))
-    outcomes = sink.table("outcomes")
-    assert len(outcomes) == 2
-    if how == "no_progress":
-        assert set(outcomes["reason"]) == {int(OutcomeReason.no_progress)}
-
-
 @settings(max_examples=60, deadline=None)
 @given(rows=traffic(), latency=latencies, config=schedulers())
 def test_asynchronous_is_no_slower_where_nothing_binds(rows: list[Row], latency: Latency, config: SchedulerConfig) -> None:
