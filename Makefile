@@ -1,5 +1,6 @@
 # make demo   install, then replay the shipped example trace
 # make test   install, lint, type-check, all tests (what .ci/run calls)
+# make explore  the tests once more, with new examples for every property test
 VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
@@ -7,7 +8,7 @@ PYTHON ?= python3
 EXTRAS ?= dev
 DEMO_DB ?= demo.duckdb
 
-.PHONY: setup demo test test-fast bench lint docs clean
+.PHONY: setup demo test test-fast explore bench lint docs clean
 .DEFAULT_GOAL := help
 
 help:
@@ -39,6 +40,10 @@ test: lint
 
 test-fast: setup
 	$(PY) -m pytest -n 2 -m "not slow" -x
+
+# New examples for every property test, where `make test` draws the same ones each time.
+explore: setup
+	TRACEKIT_EXPLORE=1 $(PY) -m pytest -n 2
 
 bench: setup
 	$(PY) -m benchmarks.all

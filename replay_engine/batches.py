@@ -41,6 +41,10 @@ class BatchGate:
         """A batch of what waits is formed."""
         self.to_admit = min(self._size, waiting)
 
+    def over(self, running: int) -> bool:
+        """Whether the batch has ended: of its ``running`` seats only held places are left, and somebody is to be answered."""
+        return len(self.holding) == running and bool(self.holding or self.early)
+
     def take(self) -> list[Sequence]:
         """The batch has ended: everybody whose place was held."""
         held, self.holding = self.holding, []

@@ -40,7 +40,7 @@ def conclude(state: State, finishing: SequenceOf[Sequence]) -> list[Sequence]:
         else:
             continue
         seq.state = _GONE
-    if state.gate is not None and state.gate.holding and len(state.gate.holding) == len(state.running):
+    if state.gate is not None and state.gate.over(len(state.running)):
         held = state.gate.take()
         for seq in held:
             leave_batch(state, seq)

@@ -196,3 +196,20 @@ def test_the_rare_ways_do_happen(mode: str) -> None:
     assert {"swap": 1, "pause": 2}[mode] in kinds
     phases = set(sink.table("spans")["phase"].tolist())
     assert ({8, 11} if mode == "swap" else {9}) <= phases
+
+
+@pytest.mark.parametrize("cancel", [-1, 60_000])
+def test_who_gave_up_a_held_place_is_answered_however_its_batch_ends(cancel: int) -> None:
+    """The pool is too small for both, so the first to end gives up its place; the other ends, or its client goes."""
+    rows = [Asked(gap=0, prompt=1, output=21), Asked(gap=0, prompt=96, output=80, cancel=cancel)]
+    config = SchedulerConfig(
+        max_num_batched_tokens=160, max_num_seqs=2, max_model_len=180, num_gpu_blocks=181, block_size=1,
+        enable_prefix_caching=False, async_scheduling=False,
+    )  # fmt: skip
+    rules = Rules(batching=Batching(mode="dynamic", size=2, window_s=0.0, answers="batch"))
+    latency = Latency(floor_ns=500.0, a_ns=100.0, b_ns=1.0, c_ns=0.0, d_ns=0.0, e_ns=0.0, h0_ns=700.0, h1_ns=0.0, h2_ns=0.0)
+    _, sink, how = run(rows, config, rules, latency)
+    outcomes = sink.table("outcomes")
+    assert how == "finished" and sorted(outcomes["request"].tolist()) == [0, 1]
+    first, other = sorted(outcomes, key=lambda row: int(row["request"]))
+    assert first["e2e_ns"] == (other["e2e_ns"] if cancel == -1 else 60_000)
