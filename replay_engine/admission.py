@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from replay_engine.fetching import come_in, fetch_refused, start_fetch
+from replay_engine.handover import FETCH
 from replay_engine.kv_counted import CountedPool
 from replay_engine.plugins import EngineView
 from replay_engine.preempting import free_idle
@@ -10,7 +12,9 @@ from replay_engine.types import BatchPlan, Refusal, SeqState, Sequence
 
 __all__ = ["Refused", "admit_waiting", "standing_refusal"]
 
-_LOOSE, _PAUSED, _SWAPPED, _LOADING = (int(s) for s in (SeqState.LOOSE, SeqState.PAUSED, SeqState.SWAPPED, SeqState.LOADING))
+_LOOSE, _PAUSED, _SWAPPED, _LOADING, _FETCHED = (
+    int(s) for s in (SeqState.LOOSE, SeqState.PAUSED, SeqState.SWAPPED, SeqState.LOADING, SeqState.FETCHED)
+)
 _BUDGET, _SEATS, _INTERVAL, _WHOLE, _TIER_SEATS, _TIER_BLOCKS, _OUTPUT, _PARTIAL, _WINDOW = (
     int(r)
     for r in (
@@ -39,7 +43,13 @@ def admit_waiting(state: State, plan: BatchPlan, spare: int, grants: list[tuple[
         if refused is None and seq is state.memo_head and _still_blocked(state):
             refused, plan.refused_again = (_FULL_ISL, state.memo_lack + state.reserve), True
         tokens = 0
-        if refused is None:
+        if refused is None and seq.state == _FETCHED:
+            tokens = 1
+        elif refused is None and seq.handover == FETCH:
+            refused = _fetch(state, plan, seq)
+            if refused is None:
+                continue
+        elif refused is None:
             found = _back(state, seq, spare) if seq.state in (_PAUSED, _SWAPPED) else _fresh(state, seq, spare)
             if isinstance(found, tuple):
                 refused = found
@@ -77,6 +87,8 @@ def standing_refusal(state: State) -> Refused | None:
         if state.rules.order.aging_s is not None:
             return None
         state.shares.tick = state.it + 1
+        if state.handover is not None:
+            return None
     head = state.waiting.head()
     refused = _shut(state, head, state.budget - state.decodes.count)
     if refused is None and head is state.memo_head and _still_blocked(state):
@@ -88,6 +100,8 @@ def _standing_lack(state: State, head: Sequence) -> Refused | None:
     """The blocks that ``head`` lacks, where no cache could give any: a swapped one's, or a whole prompt's that nothing else
     refuses."""
     free, reserve = state.pool.free, state.reserve if state.running else 0
+    if head.state == _FETCHED:
+        return None
     if head.state == _SWAPPED:
         return (_FREE, head.nblocks + reserve) if head.nblocks > free else None
     plain = state.chunked and state.partial is None and state.align == 1 and not state.reserve_decode and state.full_isl
@@ -189,6 +203,16 @@ def _own_rules(state: State, seq: Sequence, spare: int) -> Refused | None:
     return None
 
 
+def _fetch(state: State, plan: BatchPlan, seq: Sequence) -> Refused | None:
+    """A head whose KV another engine has: blocks for it, or why not."""
+    refused = fetch_refused(state, seq)
+    if refused is None:
+        start_fetch(state, plan, seq)
+    else:
+        _remember(state, seq, refused[1] - (state.reserve if state.running else 0), refused[0])
+    return refused
+
+
 def _back(state: State, seq: Sequence, spare: int) -> int | Refused:
     """A head that kept its KV, or has it on the host: one token at least follows what it has."""
     swapped = seq.state == _SWAPPED
@@ -227,6 +251,9 @@ def _enter(state: State, plan: BatchPlan, seq: Sequence, tokens: int) -> int:
         state.gate.to_admit -= 1
     if seq.state in (_PAUSED, _SWAPPED):
         return _come_back(state, plan, seq, tokens)
+    if seq.state == _FETCHED:
+        come_in(state, seq)
+        return 0
     pool.adopt(seq)
     cached = seq.nblocks * state.size
     whole = seq.prompt_tokens + seq.reserved_tokens if state.contiguous else cached + tokens

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 
+from replay_engine.fetching import drop_fetch, hold, release_held
+from replay_engine.handover import GIVE
 from replay_engine.preempting import leave_batch
 from replay_engine.state import State
 from replay_engine.types import SeqState, Sequence
 
 __all__ = ["abort", "conclude", "register_late"]
 
-_WAIT, _LOOSE, _DECODE, _DRAIN, _GONE, _PAUSED, _SWAPPED, _LOADING = (int(s) for s in SeqState)
+_WAIT, _LOOSE, _DECODE, _DRAIN, _GONE, _PAUSED, _SWAPPED, _LOADING, _FETCHING, _FETCHED, _HELD = (int(s) for s in SeqState)
 
 
 def conclude(state: State, finishing: SequenceOf[Sequence]) -> list[Sequence]:
@@ -33,6 +35,9 @@ def conclude(state: State, finishing: SequenceOf[Sequence]) -> list[Sequence]:
             else:
                 del state.running[seq.ticket]
                 state.expected -= seq.prompt_tokens + seq.reserved_tokens
+            if seq.handover == GIVE:
+                hold(state, seq)
+                continue
             pool.release(seq, -(-total // size), total // size, resumes=False)
         elif seq.state == _WAIT:
             _forget_waiting(state, seq)
@@ -57,6 +62,8 @@ def _forget_waiting(state: State, seq: Sequence) -> None:
     if seq.state == _PAUSED:
         del state.paused[seq.index]
         state.pool.release(seq, seq.nblocks, seq.nreg, resumes=False)
+    elif seq.state == _FETCHED:
+        state.pool.release(seq, seq.nblocks, seq.nreg, resumes=False)
     elif seq.state == _SWAPPED:
         state.host.drop(seq.nblocks)
 
@@ -74,7 +81,11 @@ def abort(state: State, seq: Sequence) -> bool:
     """The client is gone: free the blocks at once, between iterations. False if it had already ended."""
     if seq.state == _GONE or (state.gate is not None and seq in state.gate.holding):
         return False
-    if seq.state in (_WAIT, _PAUSED, _SWAPPED):
+    if seq.state == _HELD:
+        return release_held(state, seq)
+    if seq.state == _FETCHING:
+        drop_fetch(state, seq)
+    elif seq.state in (_WAIT, _PAUSED, _SWAPPED, _FETCHED):
         _forget_waiting(state, seq)
     else:
         comp = state.computed(seq)

@@ -10,7 +10,7 @@ from replay_engine.types import BatchPlan, Displaced, SeqState, Sequence
 
 __all__ = ["computed_before", "end_loading", "free_idle", "leave_batch", "make_room", "pick_victim", "preempt", "to_loose"]
 
-_WAIT, _LOOSE, _DECODE, _DRAIN, _GONE, _PAUSED, _SWAPPED, _LOADING = (int(s) for s in SeqState)
+_WAIT, _LOOSE, _DECODE, _DRAIN, _GONE, _PAUSED, _SWAPPED, _LOADING = (int(s) for s in list(SeqState)[:8])
 
 
 def computed_before(state: State, seq: Sequence) -> int:

@@ -15,6 +15,8 @@ from replay_engine.advancing import advance, drain
 from replay_engine.cadence import count_cadence, set_hold
 from replay_engine.config import SchedulerConfig
 from replay_engine.ending import abort, conclude, register_late
+from replay_engine.fetching import fetch_arrived, fetch_lost, release_held
+from replay_engine.handover import Handover, enlist
 from replay_engine.kv_counted import BlockPool
 from replay_engine.phases import phased_pass
 from replay_engine.plain_admission import admit_into
@@ -44,12 +46,18 @@ class Scheduler:
     __slots__ = ("_decodes", "_fill", "_loose", "_pool", "_size", "_waiting", "config", "rules", "state")
 
     def __init__(
-        self, config: SchedulerConfig, pool: BlockPool | None = None, rules: Rules = _DEFAULT, *, block_bytes: int = 1 << 21
+        self,
+        config: SchedulerConfig,
+        pool: BlockPool | None = None,
+        rules: Rules = _DEFAULT,
+        *,
+        block_bytes: int = 1 << 21,
+        handover: Handover | None = None,
     ) -> None:
         self.config = config
         self.rules = rules
         host = HostPool(rules.preemption.host_blocks if rules.preemption.mode == "swap" else 0, rules.link, block_bytes)
-        state = self.state = State(config, make_pool(config, "auto", rules) if pool is None else pool, rules, host)
+        state = self.state = State(config, make_pool(config, "auto", rules) if pool is None else pool, rules, host, handover)
         self._decodes = state.decodes
         self._pool = state.pool
         self._loose = state.loose
@@ -63,6 +71,9 @@ class Scheduler:
         limit = min(request.output_tokens, self.config.max_model_len - request.prompt_tokens)
         assert limit > 0
         seq = Sequence(request, limit)
+        handover = self.state.handover
+        if handover is not None:
+            enlist(handover, seq)
         if self.state.contiguous or self.rules.batching.output_reserve != "none":
             seq.reserved_tokens = self.state.reserved(request, limit, self.config.max_model_len)
         self._pool.bind(seq, keys)
@@ -201,6 +212,18 @@ class Scheduler:
         """The client is gone: free the blocks at once, between iterations. False if it had already ended."""
         return abort(self.state, seq)
 
+    def release_transferred(self, seq: Sequence) -> bool:
+        """The KV of ``seq``, which was computed here, is needed here no more. False if nothing was held for it."""
+        return release_held(self.state, seq)
+
+    def fetched(self, seq: Sequence) -> None:
+        """The KV of ``seq`` has come: it is first in line for a seat."""
+        fetch_arrived(self.state, seq)
+
+    def fetch_failed(self, seq: Sequence, *, again: bool) -> None:
+        """The KV of ``seq`` will not come: it computes its prompt here, or (``again``) waits for blocks to fetch it once more."""
+        fetch_lost(self.state, seq, again=again)
+
     def running_in_order(self) -> Iterable[Sequence]:
         """The running list, in vLLM's order. Costs O(running)."""
         return self.state.running.values()
@@ -213,4 +236,3 @@ class Scheduler:
             registered = seq.nreg if seq.state == _LOOSE else state.registered(seq, state.computed(seq))
             held.append((seq, registered))
         return self._pool.entries(held)
-

@@ -5,6 +5,7 @@ from __future__ import annotations
 from replay_engine.batches import BatchGate
 from replay_engine.config import SchedulerConfig
 from replay_engine.decode_set import DecodeSet
+from replay_engine.handover import FetchedFirst, Handover
 from replay_engine.kv_contiguous import ContiguousPool
 from replay_engine.kv_counted import BlockPool, CountedPool
 from replay_engine.plugins import Admit, Victim, load_plugin, plugin_name
@@ -30,21 +31,24 @@ class State:
 
     __slots__ = (
         "adaptive", "admit", "align", "budget", "carried", "chunked", "contiguous", "continue_self", "counted", "decode_first",
-        "decodes", "evicted", "executed", "expected", "fill_offset", "full_isl", "gate", "hold", "host", "interval", "it",
+        "decodes", "evicted", "executed", "expected", "fill_offset", "full_isl", "gate", "handover", "hold", "host", "interval", "it",
         "joined", "lag", "last_prefill", "late", "left", "levels", "loading", "lone_exempt", "loose", "memo_changes",
         "memo_head", "memo_lack", "next_ticket", "now", "partial", "paused", "plain", "pool", "priority", "reserve",
         "reserve_decode", "rules", "running", "seats", "shares", "size", "suspended", "threshold", "turn", "turns",
         "usable", "victim", "waiting",
     )  # fmt: skip
 
-    def __init__(self, config: SchedulerConfig, pool: BlockPool, rules: Rules, host: HostPool) -> None:
+    def __init__(
+        self, config: SchedulerConfig, pool: BlockPool, rules: Rules, host: HostPool, handover: Handover | None = None
+    ) -> None:
+        self.handover = handover
         self._set_knobs(config)
         self._set_rules(config, rules)
         self.pool = pool
         self.host = host
         self.contiguous = isinstance(pool, ContiguousPool)
         self.counted = isinstance(pool, CountedPool)
-        self.plain = not self.contiguous and self._without_rules(rules)
+        self.plain = not self.contiguous and self._without_rules(rules) and not (handover is not None and handover.decode)
         """Whether nothing but vLLM's knobs bears on admission, and the rarer of these are off."""
         self.usable = config.usable_blocks
         self.decodes = DecodeSet(config.block_size, self.shares)
@@ -106,7 +110,8 @@ class State:
             rules.preemption.victim == "engine" and config.policy == "priority"
         )
         self.shares = FairShares(rules.order.prompt_weight, rules.order.output_weight) if by == "fair" else None
-        self.waiting: WaitingQueue = self._queue(by)
+        queue = self._queue(by)
+        self.waiting: WaitingQueue = FetchedFirst(queue) if self.handover is not None and self.handover.decode else queue
         own = plugin_name(rules.preemption.victim)
         self.victim: Victim | None = load_plugin("victim", own) if own else None
         own = plugin_name(batching.admit)

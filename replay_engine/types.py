@@ -112,6 +112,9 @@ class SeqState(IntEnum):
     PAUSED = 5  # in the waiting queue without a seat, its KV kept
     SWAPPED = 6  # in the waiting queue, its KV on the host
     LOADING = 7  # has seat and blocks again, its KV on the way back
+    FETCHING = 8  # has blocks and no seat, its KV on the way from the engine that computed it
+    FETCHED = 9  # in the waiting queue without a seat, its KV there
+    HELD = 10  # done here, its blocks kept until its KV has been copied
 
 
 @dataclass(slots=True, kw_only=True)
@@ -228,8 +231,8 @@ class Sequence:
     """
 
     __slots__ = (
-        "admit_iteration", "admit_ns", "arrival_order", "blocks", "cached_tokens", "chunk", "comp", "first_token_ns",
-        "index", "joined_stack", "keys", "last_token_ns", "leaves_at", "lost_high", "max_gap_ns", "nblocks",
+        "admit_iteration", "admit_ns", "arrival_order", "blocks", "cached_tokens", "chunk", "comp", "fetch_hit", "first_token_ns",
+        "handover", "index", "joined_stack", "keys", "last_token_ns", "leaves_at", "lost_high", "max_gap_ns", "nblocks",
         "nreg", "nt", "num_preemptions", "origin", "output_limit", "phase", "phase_iteration", "phase_reason",
         "phase_start_ns", "priority", "prompt_tokens", "queue_ns", "queue_reason", "queued_ns", "ready_ns",
         "recomputed_tokens", "request", "request_id", "reserved_tokens", "stalled_mark", "stalled_ns", "state",
@@ -264,6 +267,8 @@ class Sequence:
         self.keys: Any = None
         self.num_preemptions = 0
         self.ready_ns = -1
+        self.handover = 0
+        self.fetch_hit = 0
         self.reserved_tokens = 0
         self.lost_high = 0
         self.recomputed_tokens = 0
@@ -320,6 +325,8 @@ class BatchPlan:
     copy takes on the link, ns."""
     loading: SequenceOf[tuple[Sequence, int]] = _EMPTY
     """Sequences that got seat and blocks for KV that is on its way back, and the copy's time on the link, ns."""
+    fetching: SequenceOf[Sequence] = _EMPTY
+    """Sequences that got blocks, and no seat, for KV that is to come from the engine that computed it."""
     link_ns: int = 0
     """Copies this iteration cannot start without."""
     scheduling: bool = True
