@@ -39,38 +39,41 @@ def admit_waiting(state: State, plan: BatchPlan, spare: int, grants: list[tuple[
     carries = False
     while waiting:
         seq = waiting.head()
-        refused = _shut(state, seq, spare)
-        if refused is None and seq is state.memo_head and _still_blocked(state):
-            refused, plan.refused_again = (_FULL_ISL, state.memo_lack + state.reserve), True
-        tokens = 0
-        if refused is None and seq.state == _FETCHED:
-            tokens = 1
-        elif refused is None and seq.handover == FETCH:
-            refused = _fetch(state, plan, seq)
-            if refused is None:
+        found = _look(state, plan, seq, spare)
+        if found is None:
+            continue
+        if isinstance(found, tuple):
+            if found[0] in (_FREE, _FULL_ISL, _WATERMARK) and free_idle(state, plan, keep=seq):
                 continue
-        elif refused is None:
-            found = _back(state, seq, spare) if seq.state in (_PAUSED, _SWAPPED) else _fresh(state, seq, spare)
-            if isinstance(found, tuple):
-                refused = found
-            else:
-                tokens = found
-        if refused is not None:
-            if refused[0] in (_FREE, _FULL_ISL, _WATERMARK) and free_idle(state, plan, keep=seq):
-                continue
-            plan.refused_by, plan.refused_need = refused
+            plan.refused_by, plan.refused_need = found
             plan.refused = seq
             break
-        cached = _enter(state, plan, seq, tokens)
+        fetched = seq.state == _FETCHED
+        cached = _enter(state, plan, seq, found)
         admitted.append((seq, cached, seq.num_preemptions > 0))
-        if tokens:
-            carries = carries or (seq.chunk and seq.nt - cached > 1)
-            grants.append((seq, tokens))
-            spare -= tokens
+        if found:
+            carries = carries or (seq.chunk and seq.nt - cached > 1 and not fetched)
+            grants.append((seq, found))
+            spare -= found
     if admitted:
         plan.admitted = admitted
         plan.hit_tokens = sum(entry[1] for entry in admitted)
     return carries
+
+
+def _look(state: State, plan: BatchPlan, seq: Sequence, spare: int) -> int | Refused | None:
+    """The tokens the head may compute now, or why none; ``None``: it has left the queue, to wait for its KV elsewhere."""
+    refused = _shut(state, seq, spare)
+    if refused is not None:
+        return refused
+    if seq is state.memo_head and _still_blocked(state):
+        plan.refused_again = True
+        return _FULL_ISL, state.memo_lack + state.reserve
+    if seq.state in (_PAUSED, _SWAPPED):
+        return _back(state, seq, spare)
+    if seq.state == _FETCHED:
+        return 1
+    return _fetch(state, plan, seq) if seq.handover == FETCH else _fresh(state, seq, spare)
 
 
 def standing_refusal(state: State) -> Refused | None:

@@ -49,6 +49,10 @@ def _beyond_engine(rules: Rules) -> bool:
     return (rules.batching, rules.order, rules.preemption) != (plain.batching, plain.order, plain.preemption)
 
 
+def _apart(rules: Rules) -> bool:
+    return rules.pd.prefill > 0
+
+
 def _never_full(rules: Rules, most: int | None) -> bool:
     """A fixed batch that more than ``most`` requests never wait for."""
     return rules.batching.mode == "static" and most is not None and most < rules.batching.size
@@ -190,9 +194,49 @@ _PREEMPTION = (
         "engine_version = 0.33.0", "engine_version=0.30.0", "batching.step=decode_first"),
 )  # fmt: skip
 
-REFUSED: tuple[Combination, ...] = _BATCHING + _PREFILL + _ORDER + _PREEMPTION
+_POOLS = ("pd.prefill=1", "pd.decode=1")
+_APART = "pd.prefill > 0"
+
+_PD = (
+    _no(_APART, "batching.mode = static or dynamic", lambda c, r: _apart(r) and _batches(r),
+        "a batch that runs to its end is prefilled and decoded by the engine that formed it", "batching.mode = continuous",
+        *_POOLS, "batching.mode=static"),
+    _no(_APART, "batching.kv_allocation = contiguous", lambda c, r: _apart(r) and r.batching.kv_allocation == "contiguous",
+        "KV is moved between the pools in blocks", "batching.kv_allocation = paged",
+        *_POOLS, "batching.kv_allocation=contiguous"),
+    _no(_APART, "batching.step = any but mixed", lambda c, r: _apart(r) and r.batching.step != "mixed",
+        "neither pool has both prefill and decode to weigh against each other", "batching.step = mixed",
+        *_POOLS, "batching.step=prefill_first"),
+    _no(_APART, "batching.output_reserve = max_tokens or predicted",
+        lambda c, r: _apart(r) and r.batching.output_reserve != "none",
+        "a decode engine takes blocks for a prompt before it has its KV, as vLLM does, whatever its output will need",
+        "batching.output_reserve = none", *_POOLS, "batching.output_reserve=max_tokens"),
+    _no(_APART, "preemption.mode = swap or pause", lambda c, r: _apart(r) and r.preemption.mode != "recompute",
+        "what is preempted on a decode engine is computed again there, as in vLLM", "preemption.mode = recompute",
+        *_POOLS, "preemption.mode=swap", "preemption.host_blocks=100"),
+    _no(_APART, "preemption.to_admit = true", lambda c, r: _apart(r) and r.preemption.to_admit,
+        "a request that takes a place on a decode engine has no KV yet and would keep it idle", "preemption.to_admit = false",
+        *_POOLS, "preemption.to_admit=true", "order.by=priority"),
+    _no(_APART, "order.reserved", lambda c, r: _apart(r) and bool(r.order.reserved),
+        "a decode engine gives blocks before seats, so that kept seats would not keep room", "no reserved tiers",
+        *_POOLS, "order.by=priority", "order.reserved=priority=0 seqs=2"),
+    _no(_APART, "engine_version = any but 0.33.0", lambda c, r: _apart(r) and c.engine_version != "0.33.0",
+        "how a release hands KV over is reproduced for 0.33.0 only", "engine_version = 0.33.0",
+        *_POOLS, "engine_version=0.30.0"),
+)  # fmt: skip
+
+REFUSED: tuple[Combination, ...] = _BATCHING + _PREFILL + _ORDER + _PREEMPTION + _PD
 
 ALLOWED: tuple[Combination, ...] = (
+    _yes("pd.prefill > 0", "async_scheduling = true", "either pool makes its next plan ahead; KV is asked for when a plan starts",
+         "pd.prefill=1", "pd.decode=2", "async_scheduling=true"),
+    _yes("pd.prefill > 0", "enable_prefix_caching = true",
+         "a prefill engine hits what it has handed over, a decode engine fetches only what it has not cached",
+         "pd.prefill=2", "pd.decode=1", "pd.prefill_router=prefix_affinity"),
+    _yes("pd.prefill > 0", "pools.prefill and pools.decode", "each pool its own budget, seats and blocks",
+         "pd.prefill=1", "pd.decode=1", "prefill.max_num_seqs=8", "decode.max_num_seqs=64"),
+    _yes("pd.prefill > 0", "order.by = any", "the order holds in either pool's queue", "pd.prefill=1", "pd.decode=1",
+         "order.by=shortest_first"),
     _yes("batching.mode = static", _CONTIGUOUS, "batching before paged KV: a fixed batch, the maximum length reserved for each",
          "batching.mode=static", "batching.size=4", "batching.kv_allocation=contiguous"),
     _yes("batching.mode = dynamic", "batching.answers = batch", "a batch closes by size or window; its answers come at its end",

@@ -90,8 +90,8 @@ def fetch_arrived(state: State, seq: Sequence) -> None:
 
 
 def fetch_lost(state: State, seq: Sequence, *, again: bool) -> None:
-    """The KV of ``seq`` will not come: its blocks are given back, and it waits as one that computes its own prompt, or (``again``)
-    as one whose KV is to be fetched."""
+    """The KV of ``seq`` will not come: its blocks are given back, and it waits as one that computes its own prompt, or
+    (``again``) as one whose KV is to be fetched."""
     handover = state.handover
     assert handover is not None
     if seq.state == _FETCHING:

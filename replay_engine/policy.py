@@ -15,10 +15,11 @@ from replay_engine.combinations import check, implied, remarks
 from replay_engine.config import ConfigError, SchedulerConfig
 from replay_engine.plugins import check_plugins
 from replay_engine.policy_defaults import derive_scheduler
+from replay_engine.pool_settings import Pools, derive_pools, pool_of, pools_from, with_pool_knob
 from replay_engine.profile import Profile
 from replay_engine.rule_tables import RULE_TABLES, Tables, knob_hint, rules_from, rules_to, with_rule
 from replay_engine.rules import Rules
-from replay_engine.settings_file import locate, nearest, one_line, parse_toml, render_toml
+from replay_engine.settings_file import locate, nearest, one_line, parse_toml, render_toml, with_nested
 from replay_engine.sglang_flags import looks_like_sglang, split_sglang
 from replay_engine.vllm_flags import KNOBS, knob_value, looks_like_command, render_flags, split_command
 
@@ -33,7 +34,7 @@ __all__ = [
     "parse_vllm_command",
 ]
 
-KNOWN_TABLES = ("scheduler", *RULE_TABLES, "slo")
+KNOWN_TABLES = ("scheduler", *RULE_TABLES, "pools", "slo")
 LATER_TABLES = ("fleet",)
 _KEPT = (" is ignored: ", "the command ", "SGLang")
 """What marks a note of the source, to be kept when settings are derived again."""
@@ -44,7 +45,8 @@ class Policy:
     """A whole policy. ``settings`` holds the ``[scheduler]`` values that were given, ``scheduler`` all of them, derived.
 
     ``rules`` are the tables beyond vLLM's knobs, ``slo`` the raw ``[slo]`` table. ``notes`` says, a line each, what is
-    estimated, clipped, implied or ignored.
+    estimated, clipped, implied or ignored. With separate ``pools`` (what each sets over ``settings``) ``engines`` has the
+    scheduler of each, by pool.
     """
 
     name: str
@@ -53,6 +55,8 @@ class Policy:
     settings: dict[str, Any] = field(default_factory=dict)
     slo: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    pools: Pools = field(default_factory=dict)
+    engines: dict[str, SchedulerConfig] = field(default_factory=dict)
 
     @property
     def estimated(self) -> tuple[str, ...]:
@@ -68,6 +72,8 @@ class Policy:
             "settings": dict(self.settings),
             "slo": self.slo,
             "notes": list(self.notes),
+            "pools": {pool: dict(own) for pool, own in self.pools.items()},
+            "engines": {pool: asdict(config) for pool, config in self.engines.items()},
         }
 
     @classmethod
@@ -80,6 +86,8 @@ class Policy:
                 settings=dict(document["settings"]),
                 slo=dict(document["slo"]),
                 notes=tuple(document["notes"]),
+                pools={pool: dict(own) for pool, own in document.get("pools", {}).items()},
+                engines={pool: SchedulerConfig(**own) for pool, own in document.get("engines", {}).items()},
             )
         except (KeyError, TypeError) as error:
             raise ConfigError(f"policy: {one_line(error)}; expected name, scheduler, rules, settings, slo, notes") from None
@@ -88,6 +96,8 @@ class Policy:
         """A policy file that gives every knob of ``[scheduler]`` and every other one that is not at its default."""
         document: dict[str, Any] = {"name": self.name, "scheduler": asdict(self.scheduler)}
         document |= rules_to(self.rules, changed_only=True)
+        if self.pools:
+            document["pools"] = self.pools
         if self.slo:
             document["slo"] = self.slo
         return render_toml(document)
@@ -100,6 +110,7 @@ class _Given:
     name: str
     settings: dict[str, Any] = field(default_factory=dict)
     rules: Tables = field(default_factory=dict)
+    pools: Pools = field(default_factory=dict)
     slo: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     text: str = ""
@@ -132,7 +143,8 @@ def apply_set(policy: Policy, sets: Iterable[str], profile: Profile) -> Policy:
     """The policy with ``knob=value`` or ``table.knob=value`` pairs applied, and everything that depends on them derived."""
     kept = tuple(note for note in policy.notes if any(mark in note for mark in _KEPT))
     rules = rules_to(policy.rules, changed_only=True)
-    given = _Given(name=policy.name, settings=dict(policy.settings), rules=rules, slo=dict(policy.slo), notes=kept)
+    given = _Given(name=policy.name, settings=dict(policy.settings), rules=rules, pools=policy.pools, slo=dict(policy.slo),
+                   notes=kept)  # fmt: skip
     return _derived(_with_sets(given, sets), profile)
 
 
@@ -218,13 +230,14 @@ def _from_toml(text: str, where: str, name: str) -> _Given:
             settings[known] = knob_value(known, value) if isinstance(value, str) else value
         rules = {table: dict(document[table]) for table in RULE_TABLES if table in document}
         rules_from(rules)
+        pools = pools_from(document.get("pools", {}))
     except ConfigError as error:
         raise _located(error, given) from None
-    return replace(given, settings=settings, rules=rules)
+    return replace(given, settings=settings, rules=rules, pools=pools)
 
 
 def _with_sets(given: _Given, sets: Iterable[str]) -> _Given:
-    settings, rules, slo = dict(given.settings), given.rules, dict(given.slo)
+    settings, rules, pools, slo = dict(given.settings), given.rules, given.pools, dict(given.slo)
     changed = set()
     for pair in sets:
         name, equals, value = pair.partition("=")
@@ -234,7 +247,9 @@ def _with_sets(given: _Given, sets: Iterable[str]) -> _Given:
         table, _, knob = name.rpartition(".")
         changed.add(name.removeprefix("scheduler."))
         if table == "slo" or table.startswith("slo."):
-            slo = _with_slo(slo, [*table.split(".")[1:], knob], value.strip())
+            slo = with_nested(slo, [*table.split(".")[1:], knob], value.strip())
+        elif (pool := pool_of(table)) is not None:
+            pools = with_pool_knob(pools, pool, knob, value)
         elif table in LATER_TABLES:
             raise ConfigError(f"{table}.{one_line(knob)}: [{table}] is not built yet")
         elif table in ("", "scheduler"):
@@ -242,23 +257,13 @@ def _with_sets(given: _Given, sets: Iterable[str]) -> _Given:
             settings[known] = knob_value(known, value)
         else:
             rules = with_rule(rules, table, knob, value)
-    return replace(given, settings=settings, rules=rules, slo=slo, changed=frozenset(changed))
+    return replace(given, settings=settings, rules=rules, pools=pools, slo=slo, changed=frozenset(changed))
 
 
 def _known_knob(knob: str) -> str:
     if knob not in KNOBS:
         raise ConfigError(f"{one_line(knob)}: unknown knob; {knob_hint(knob)}")
     return knob
-
-
-def _with_slo(slo: Mapping[str, Any], path: list[str], value: str) -> dict[str, Any]:
-    changed = dict(slo)
-    if len(path) == 1:
-        changed[path[0]] = value
-    else:
-        inner = changed.get(path[0], {})
-        changed[path[0]] = _with_slo(inner if isinstance(inner, Mapping) else {}, path[1:], value)
-    return changed
 
 
 def _derived(given: _Given, profile: Profile) -> Policy:
@@ -268,12 +273,17 @@ def _derived(given: _Given, profile: Profile) -> Policy:
         settings, implications = implied(given.settings, rules)
         scheduler, derivations = derive_scheduler(settings, profile)
         check(scheduler, rules)
+        engines = derive_pools(settings, given.pools, profile, scheduler.max_model_len) if rules.pd.prefill else {}
+        for config in engines.values():
+            check(config, rules)
+            scheduler = replace(scheduler, max_model_len=config.max_model_len)
         check_plugins(rules)
     except ConfigError as error:
         raise _located(error, given) from None
     notes = (*given.notes, *implications, *derivations, *remarks(scheduler, rules))
     return Policy(
-        name=given.name, scheduler=scheduler, rules=rules, settings=given.settings, slo=given.slo, notes=notes
+        name=given.name, scheduler=scheduler, rules=rules, settings=given.settings, slo=given.slo, notes=notes,
+        pools=given.pools, engines=engines,
     )  # fmt: skip
 
 

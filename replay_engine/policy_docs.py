@@ -50,8 +50,22 @@ profile's hardware. The default rules are vLLM's behaviour exactly.
     [client]
     max_in_flight = 64
 
+    [pd]
+    prefill = 2
+    decode = 2
+
+    [kv_link]
+    preset = "rdma"
+    concurrent = 1
+
+    [pools.decode]
+    max_num_seqs = 512
+
 Times (`..._s`) are seconds, or text like `"50ms"`, `"2s"`, `"1.5m"`. On the command line, reserved tiers are written
 `--set order.reserved="priority=0 seqs=8; priority=1 seqs=4"`, a tenant's quota `--set front_door.quotas.acme.quota_concurrent=4`.
+
+`[pools.prefill]` and `[pools.decode]` take the knobs of `[scheduler]` for one pool of `[pd]`; `--set decode.max_num_seqs=512` is
+short for `--set pools.decode.max_num_seqs=512`.
 
 `order.by`, `batching.admit` and `preemption.victim` take `plugin:NAME`: see `examples/own_policy`.
 What policies do to traffic, against what was published: [studies](studies/README.md).

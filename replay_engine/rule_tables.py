@@ -14,6 +14,7 @@ from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from replay_engine.config import ConfigError
+from replay_engine.pd_rules import KvLinkRules, Pd
 from replay_engine.rules import QUOTA_KNOBS, Batching, Client, FrontDoorRules, Link, Order, Preemption, Rules, Tier
 from replay_engine.settings_file import nearest, one_line
 from replay_engine.vllm_flags import KNOBS, typed_value
@@ -27,6 +28,8 @@ RULE_TABLES: dict[str, type] = {
     "front_door": FrontDoorRules,
     "client": Client,
     "link": Link,
+    "pd": Pd,
+    "kv_link": KvLinkRules,
 }
 """The tables beyond ``[scheduler]``, in the order in which they are written."""
 

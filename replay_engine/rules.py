@@ -1,4 +1,4 @@
-"""The policy tables beyond vLLM's knobs: ``[batching] [order] [preemption] [front_door] [client] [link]``.
+"""The policy tables beyond vLLM's knobs: ``[batching] [order] [preemption] [front_door] [client] [link] [pd] [kv_link]``.
 
 Each is one frozen object of plain values, validated once; durations are seconds in the file and stay so here. Combinations
 that make no sense are refused in ``combinations.py``, each with its reason.
@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from replay_engine.config import ConfigError
+from replay_engine.pd_rules import KvLinkRules, Pd
+from replay_engine.rule_checks import at_least, check_share, check_types, one_of
 
 __all__ = ["QUOTA_KNOBS", "Batching", "Client", "FrontDoorRules", "Link", "Order", "Preemption", "Rules", "Tier"]
 
@@ -20,40 +22,6 @@ _ORDERS = ("engine", "fcfs", "priority", "deadline", "shortest_first", "fair")
 QUOTA_KNOBS = ("quota_tokens_per_s", "quota_burst_tokens", "quota_concurrent")
 """What ``[front_door.quotas.TENANT]`` may set for a tenant."""
 _VICTIMS = ("engine", "last", "lowest_priority", "least_progress", "most_kv")
-
-
-def _one_of(table: str, name: str, value: object, known: tuple[str, ...], *, plugin: bool = False) -> None:
-    if value in known or (plugin and isinstance(value, str) and value.startswith("plugin:") and value != "plugin:"):
-        return
-    own = ", or plugin:NAME" if plugin else ""
-    raise ConfigError(f"{table}.{name} = {value!r}: expected one of {', '.join(known)}{own}")
-
-
-def _check_types(table: str, rule: Any) -> None:
-    """Whole numbers where whole numbers belong, finite numbers, true or false."""
-    for each in fields(rule):
-        value, kind = getattr(rule, each.name), str(each.type)
-        if value is None and "None" in kind:
-            continue
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if kind.startswith("int") and (not number or not isinstance(value, int)):
-            raise ConfigError(f"{table}.{each.name} = {value!r}: expected a whole number")
-        if kind.startswith("float") and (not number or not math.isfinite(value)):
-            raise ConfigError(f"{table}.{each.name} = {value!r}: expected a number")
-        if kind == "bool" and not isinstance(value, bool):
-            raise ConfigError(f"{table}.{each.name} = {value!r}: expected true or false")
-        if kind == "str" and not isinstance(value, str):
-            raise ConfigError(f"{table}.{each.name} = {value!r}: expected text")
-
-
-def _share(table: str, name: str, value: float | None) -> None:
-    if value is not None and not 0 <= value <= 1:
-        raise ConfigError(f"{table}.{name} = {value!r}: expected a share, 0 to 1")
-
-
-def _at_least(table: str, name: str, value: float | None, low: float) -> None:
-    if value is not None and not value >= low:
-        raise ConfigError(f"{table}.{name} = {value!r}: expected a number of at least {low:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,17 +55,17 @@ class Batching:
     admit: Literal["engine"] | str = "engine"
 
     def __post_init__(self) -> None:
-        _check_types("batching", self)
-        _one_of("batching", "mode", self.mode, _MODES)
-        _one_of("batching", "kv_allocation", self.kv_allocation, ("paged", "contiguous"))
-        _one_of("batching", "answers", self.answers, ("own", "batch"))
-        _one_of("batching", "step", self.step, _STEPS)
-        _one_of("batching", "admit", self.admit, ("engine",), plugin=True)
-        _one_of("batching", "output_reserve", self.output_reserve, ("none", "max_tokens", "predicted"))
+        check_types("batching", self)
+        one_of("batching", "mode", self.mode, _MODES)
+        one_of("batching", "kv_allocation", self.kv_allocation, ("paged", "contiguous"))
+        one_of("batching", "answers", self.answers, ("own", "batch"))
+        one_of("batching", "step", self.step, _STEPS)
+        one_of("batching", "admit", self.admit, ("engine",), plugin=True)
+        one_of("batching", "output_reserve", self.output_reserve, ("none", "max_tokens", "predicted"))
         for name in ("size", "chunk_align", "max_partial_prefills", "output_reserve_clip"):
-            _at_least("batching", name, getattr(self, name), 1)
+            at_least("batching", name, getattr(self, name), 1)
         for name in ("window_s", "decode_reserve", "output_reserve_ratio"):
-            _at_least("batching", name, getattr(self, name), 0)
+            at_least("batching", name, getattr(self, name), 0)
         self.turns  # noqa: B018  # refuses a malformed pair
 
     @property
@@ -120,9 +88,9 @@ class Tier:
     blocks: int = 0
 
     def __post_init__(self) -> None:
-        _check_types("order.reserved", self)
+        check_types("order.reserved", self)
         for name in ("seqs", "blocks"):
-            _at_least("order.reserved", name, getattr(self, name), 0)
+            at_least("order.reserved", name, getattr(self, name), 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,13 +115,13 @@ class Order:
     reserved: tuple[Tier, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_types("order", self)
-        _one_of("order", "by", self.by, _ORDERS, plugin=True)
-        _one_of("order", "size", self.size, ("prompt", "output", "predicted", "total"))
+        check_types("order", self)
+        one_of("order", "by", self.by, _ORDERS, plugin=True)
+        one_of("order", "size", self.size, ("prompt", "output", "predicted", "total"))
         if self.aging_s is not None and not self.aging_s > 0:
             raise ConfigError(f"order.aging_s = {self.aging_s!r}: expected seconds above 0")
         for name in ("prompt_weight", "output_weight"):
-            _at_least("order", name, getattr(self, name), 0)
+            at_least("order", name, getattr(self, name), 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,10 +140,10 @@ class Preemption:
     host_blocks: int = 0
 
     def __post_init__(self) -> None:
-        _check_types("preemption", self)
-        _one_of("preemption", "mode", self.mode, ("recompute", "swap", "pause"))
-        _one_of("preemption", "victim", self.victim, _VICTIMS, plugin=True)
-        _at_least("preemption", "host_blocks", self.host_blocks, 0)
+        check_types("preemption", self)
+        one_of("preemption", "mode", self.mode, ("recompute", "swap", "pause"))
+        one_of("preemption", "victim", self.victim, _VICTIMS, plugin=True)
+        at_least("preemption", "host_blocks", self.host_blocks, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,10 +156,10 @@ class Link:
     latency_s: float = 0.0001
 
     def __post_init__(self) -> None:
-        _check_types("link", self)
+        check_types("link", self)
         if not self.gb_per_s > 0:
             raise ConfigError(f"link.gb_per_s = {self.gb_per_s!r}: expected a bandwidth above 0")
-        _at_least("link", "latency_s", self.latency_s, 0)
+        at_least("link", "latency_s", self.latency_s, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,15 +195,15 @@ class FrontDoorRules:
     timeout_s: float | None = None
 
     def __post_init__(self) -> None:
-        _check_types("front_door", self)
-        _one_of("front_door", "expected", self.expected, ("max_tokens", "predicted", "quantile"))
+        check_types("front_door", self)
+        one_of("front_door", "expected", self.expected, ("max_tokens", "predicted", "quantile"))
         for each in fields(self):
             value = getattr(self, each.name)
             if each.name not in ("quotas", "expected", "reject_hopeless"):
-                _at_least("front_door", each.name, value, 0)
-        _at_least("front_door", "degrade_to_tokens", self.degrade_to_tokens, 1)
+                at_least("front_door", each.name, value, 0)
+        at_least("front_door", "degrade_to_tokens", self.degrade_to_tokens, 1)
         for name in ("degrade_above_kv", "reject_above_kv", "expected_quantile"):
-            _share("front_door", name, getattr(self, name))
+            check_share("front_door", name, getattr(self, name))
         for tenant, own in self.quotas.items():
             _check_quota(tenant, own)
 
@@ -247,7 +215,7 @@ def _check_quota(tenant: str, own: dict[str, Any]) -> None:
             raise ConfigError(f"{table}.{name}: unknown knob; expected {', '.join(QUOTA_KNOBS)}")
         if value is not None and (not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value)):
             raise ConfigError(f"{table}.{name} = {value!r}: expected a number")
-        _at_least(table, name, value, 0)
+        at_least(table, name, value, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,9 +228,9 @@ class Client:
     arrival: Literal["meant", "slot"] = "meant"
 
     def __post_init__(self) -> None:
-        _check_types("client", self)
-        _at_least("client", "max_in_flight", self.max_in_flight, 1)
-        _one_of("client", "arrival", self.arrival, ("meant", "slot"))
+        check_types("client", self)
+        at_least("client", "max_in_flight", self.max_in_flight, 1)
+        one_of("client", "arrival", self.arrival, ("meant", "slot"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,3 +243,5 @@ class Rules:
     front_door: FrontDoorRules = field(default_factory=FrontDoorRules)
     client: Client = field(default_factory=Client)
     link: Link = field(default_factory=Link)
+    pd: Pd = field(default_factory=Pd)
+    kv_link: KvLinkRules = field(default_factory=KvLinkRules)

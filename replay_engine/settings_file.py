@@ -10,7 +10,7 @@ from typing import Any
 
 from replay_engine.config import ConfigError
 
-__all__ = ["locate", "nearest", "one_line", "parse_toml", "render_toml"]
+__all__ = ["locate", "nearest", "one_line", "parse_toml", "render_toml", "with_nested"]
 
 
 def one_line(value: object, limit: int = 80) -> str:
@@ -57,6 +57,17 @@ def render_toml(document: Mapping[str, Any]) -> str:
     lines: list[str] = []
     _render(document, (), lines)
     return "\n".join(lines).strip() + "\n"
+
+
+def with_nested(table: Mapping[str, Any], path: list[str], value: Any) -> dict[str, Any]:
+    """``table`` with ``value`` under the keys of ``path``; what stands in the way and is no table is replaced."""
+    changed = dict(table)
+    if len(path) == 1:
+        changed[path[0]] = value
+    else:
+        inner = changed.get(path[0], {})
+        changed[path[0]] = with_nested(inner if isinstance(inner, Mapping) else {}, path[1:], value)
+    return changed
 
 
 def _render(table: Mapping[str, Any], path: tuple[str, ...], lines: list[str]) -> None:

@@ -31,8 +31,8 @@ class State:
 
     __slots__ = (
         "adaptive", "admit", "align", "budget", "carried", "chunked", "contiguous", "continue_self", "counted", "decode_first",
-        "decodes", "evicted", "executed", "expected", "fill_offset", "full_isl", "gate", "handover", "hold", "host", "interval", "it",
-        "joined", "lag", "last_prefill", "late", "left", "levels", "loading", "lone_exempt", "loose", "memo_changes",
+        "decodes", "evicted", "executed", "expected", "fill_offset", "full_isl", "gate", "handover", "hold", "host", "interval",
+        "it", "joined", "lag", "last_prefill", "late", "left", "levels", "loading", "lone_exempt", "loose", "memo_changes",
         "memo_head", "memo_lack", "next_ticket", "now", "partial", "paused", "plain", "pool", "priority", "reserve",
         "reserve_decode", "rules", "running", "seats", "shares", "size", "suspended", "threshold", "turn", "turns",
         "usable", "victim", "waiting",
@@ -41,14 +41,13 @@ class State:
     def __init__(
         self, config: SchedulerConfig, pool: BlockPool, rules: Rules, host: HostPool, handover: Handover | None = None
     ) -> None:
-        self.handover = handover
         self._set_knobs(config)
-        self._set_rules(config, rules)
+        self._set_rules(config, rules, handover)
         self.pool = pool
         self.host = host
         self.contiguous = isinstance(pool, ContiguousPool)
         self.counted = isinstance(pool, CountedPool)
-        self.plain = not self.contiguous and self._without_rules(rules) and not (handover is not None and handover.decode)
+        self.plain = not self.contiguous and self._without_rules(rules)
         """Whether nothing but vLLM's knobs bears on admission, and the rarer of these are off."""
         self.usable = config.usable_blocks
         self.decodes = DecodeSet(config.block_size, self.shares)
@@ -96,8 +95,9 @@ class State:
         self.lag = 1 if config.async_scheduling else 0
         self.fill_offset = 1 - self.lag
 
-    def _set_rules(self, config: SchedulerConfig, rules: Rules) -> None:
+    def _set_rules(self, config: SchedulerConfig, rules: Rules, handover: Handover | None) -> None:
         self.rules = rules
+        self.handover = handover
         batching = rules.batching
         self.decode_first = batching.step == "decode_first"
         self.turns = {"prefill_first": (1, 0), "interleave": batching.turns}.get(batching.step)
@@ -111,15 +111,19 @@ class State:
         )
         self.shares = FairShares(rules.order.prompt_weight, rules.order.output_weight) if by == "fair" else None
         queue = self._queue(by)
-        self.waiting: WaitingQueue = FetchedFirst(queue) if self.handover is not None and self.handover.decode else queue
+        self.waiting: WaitingQueue = FetchedFirst(queue) if self._fetches else queue
         own = plugin_name(rules.preemption.victim)
         self.victim: Victim | None = load_plugin("victim", own) if own else None
         own = plugin_name(batching.admit)
         self.admit: Admit | None = load_plugin("admit", own) if own else None
 
+    @property
+    def _fetches(self) -> bool:
+        return self.handover is not None and self.handover.decode
+
     def _without_rules(self, rules: Rules) -> bool:
         plain = rules.batching == _PLAIN and not rules.order.reserved and self.shares is None
-        knobs = self.interval == 1 and not self.threshold
+        knobs = self.interval == 1 and not self.threshold and not self._fetches
         return plain and knobs and rules.preemption.mode == "recompute" and not rules.preemption.to_admit
 
     def _queue(self, by: str) -> WaitingQueue:

@@ -57,8 +57,7 @@ def walk(state: State, plan: BatchPlan) -> tuple[int, list[tuple[Sequence, int]]
 def _visited(state: State) -> list[Sequence]:
     order = list(state.running.values())
     # no victims: their KV is on its way, their batch holds them, or their KV is awaited elsewhere
-    awaited = state.handover is not None and not state.handover.decode
-    if state.loading or state.gate is not None or awaited:
+    if state.loading or state.gate is not None or (state.handover is not None and not state.handover.decode):
         order = [seq for seq in order if seq.state in (_LOOSE, _DECODE)]
     if state.decode_first:
         order.sort(key=lambda seq: seq.state == _LOOSE and seq.chunk)

@@ -156,6 +156,8 @@ def _job(store: Store, job: Job, given: dict[str, Any]) -> ReplayReport:
 def _prepare(store: Store, given: dict[str, Any], tell: Say) -> Setup:
     profile = load_profile(given["profile"] or DEFAULT_PROFILE)
     policy = build_policy(profile, given["policy"], given["sets"])
+    if policy.rules.pd.prefill:
+        raise UsageError("pd.prefill: replaying separate pools is not built yet; expected pd.prefill = 0")
     tell(f"engine: simulator, {profile.describe()}" + ("" if given["profile"] else "; choose another with --profile"))
     for note in policy.notes:
         tell(f"policy: {note}")

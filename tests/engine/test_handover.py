@@ -149,7 +149,7 @@ def test_a_full_decode_side_does_not_fetch() -> None:
     assert list(plan.fetching) == [seq] and (plan.refused_by, plan.refused_need) == (Refusal.kv_full_isl, 6)
     scheduler.fetched(seq)
     plans = steps(scheduler, 4)
-    assert [list(map(lambda s: s.index, p.fetching)) for p in plans] == [[], [], [], [1]]
+    assert [[s.index for s in p.fetching] for p in plans] == [[], [], [], [1]]
 
 
 @pytest.mark.parametrize("kind", ["traced", "identified"])

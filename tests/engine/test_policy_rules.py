@@ -157,6 +157,8 @@ NAMED: dict[str, st.SearchStrategy[Any]] = {
     "by": st.sampled_from(["engine", "fair", "deadline", "plugin:mine"]),
     "victim": st.sampled_from(["engine", "most_kv", "plugin:mine"]),
     "admit": st.sampled_from(["engine", "plugin:mine"]),
+    "prefill_router": st.sampled_from(["round_robin", "weighted(1,2)"]),
+    "decode_router": st.sampled_from(["power_of_two", "least_tokens"]),
 }
 
 
@@ -176,6 +178,8 @@ def all_rules(draw: st.DrawFn) -> Rules:
     tables: dict[str, dict[str, Any]] = {}
     for table, knobs in RULE_KNOBS.items():
         picked = draw(st.lists(st.sampled_from(sorted(knobs)), unique=True, max_size=5))
+        if table == "pd" and {"prefill", "decode"} & set(picked):
+            picked = sorted({*picked, "prefill", "decode"})  # neither pool without the other
         tables[table] = {knob: draw(values(table, knob, knobs[knob])) for knob in picked}
     return rules_from(tables)
 
