@@ -1,5 +1,6 @@
 # make demo   install, then replay the shipped example trace
 # make test   install, lint, type-check, all tests (what .ci/run calls)
+# make browser  Chromium for the tests of the pages, where apt is and none is there; without it they are skipped
 # make explore  the tests once more, with new examples for every property test
 VENV   := .venv
 PY     := $(VENV)/bin/python
@@ -8,7 +9,7 @@ PYTHON ?= python3
 EXTRAS ?= dev
 DEMO_DB ?= demo.duckdb
 
-.PHONY: setup demo test test-fast explore bench lint docs clean
+.PHONY: setup demo test test-fast explore bench lint docs browser clean
 .DEFAULT_GOAL := help
 
 help:
@@ -47,6 +48,11 @@ explore: setup
 
 bench: setup
 	$(PY) -m benchmarks.all
+
+browser:
+	@command -v chromium chromium-browser google-chrome >/dev/null || { \
+	   as_root=$$(test "$$(id -u)" = 0 || echo sudo -n); \
+	   $$as_root apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$as_root apt-get install -y -qq --no-install-recommends chromium; }
 
 docs: setup
 	$(PY) -m tracekit.cli.reference --write docs/cli.md

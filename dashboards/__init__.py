@@ -1,4 +1,4 @@
-"""Pages, figures and queries of the local dashboard. Nothing here yet."""
+"""The local dashboard: pages over the record, read while it is written. ``tracekit dashboard`` starts it."""
 
 from __future__ import annotations
 

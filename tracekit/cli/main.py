@@ -15,6 +15,7 @@ from typer.exceptions import TyperException
 import tracekit
 from replay_engine.config import ConfigError
 from tracekit.cli import (
+    dashboard_cmd,
     describe_cmd,
     jobs_cmd,
     profiles_cmd,
@@ -51,7 +52,10 @@ def _root(
         write_out(context.get_help() + "\n")
 
 
-for _verbs in (replay_cmd, traces_cmd, validate_cmd, synth_cmd, describe_cmd, runs_cmd, profiles_cmd, jobs_cmd, store_cmd):
+_VERBS = (
+    replay_cmd, traces_cmd, validate_cmd, synth_cmd, describe_cmd, runs_cmd, profiles_cmd, jobs_cmd, dashboard_cmd, store_cmd,
+)  # fmt: skip
+for _verbs in _VERBS:
     _verbs.register(app)
 
 

@@ -3,7 +3,7 @@
 from tracekit.store.commit import commit_run
 from tracekit.store.database import DEFAULT_DATABASE, Store
 from tracekit.store.doctor import doctor
-from tracekit.store.recovery import SpoolInfo, discard, find_spools, recover
+from tracekit.store.recovery import SpoolInfo, discard, find_spools, recover, spools_there
 from tracekit.store.runs import (
     QueryResult,
     Removed,
@@ -15,8 +15,8 @@ from tracekit.store.runs import (
     run_rows,
     sql,
 )
-from tracekit.store.schema import SCHEMA_VERSION, STORAGE_VERSION
-from tracekit.store.spool import EVENT_LEVELS, SpoolSink, read_spool
+from tracekit.store.schema import SCHEMA_VERSION, STORAGE_VERSION, code_names
+from tracekit.store.spool import EVENT_LEVELS, SpoolSink, SpoolTail, read_spool
 
 __all__ = [
     "DEFAULT_DATABASE",
@@ -27,7 +27,9 @@ __all__ = [
     "Removed",
     "SpoolInfo",
     "SpoolSink",
+    "SpoolTail",
     "Store",
+    "code_names",
     "commit_run",
     "database_size",
     "discard",
@@ -40,5 +42,6 @@ __all__ = [
     "remove_runs",
     "resolve_run",
     "run_rows",
+    "spools_there",
     "sql",
 ]

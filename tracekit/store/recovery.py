@@ -14,7 +14,7 @@ from tracekit.store.processes import is_alive
 from tracekit.store.schema import RUN_COLUMNS
 from tracekit.store.spool import STATE, read_header, remove_spool, spool_rows, sweep
 
-__all__ = ["SpoolInfo", "discard", "find_spools", "recover"]
+__all__ = ["SpoolInfo", "discard", "find_spools", "recover", "spools_there"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +37,7 @@ def find_spools(store: Store) -> list[SpoolInfo]:
     if not store.spool_folder.is_dir():
         return []
     sweep(store.spool_folder)
-    found = [_describe(folder) for folder in sorted(store.spool_folder.iterdir()) if not folder.name.startswith(".")]
-    spools = [spool for spool in found if spool is not None]
+    spools = spools_there(store)
     left = [spool.folder.name for spool in spools if not spool.alive]
     if not left or not store.exists():
         return spools
@@ -48,6 +47,18 @@ def find_spools(store: Store) -> list[SpoolInfo]:
         if spool.folder.name in done:
             remove_spool(spool.folder)
     return [spool for spool in spools if spool.folder.name not in done]
+
+
+def spools_there(store: Store) -> list[SpoolInfo]:
+    """The spools as they lie there, oldest first: nothing is removed and the database is not opened.
+
+    Just after its commit a run can be both here and in the database.
+    """
+    try:
+        folders = sorted(folder for folder in store.spool_folder.iterdir() if not folder.name.startswith("."))
+    except FileNotFoundError:
+        return []
+    return [spool for spool in map(_describe, folders) if spool is not None]
 
 
 def _describe(folder: Path) -> SpoolInfo | None:

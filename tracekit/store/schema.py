@@ -25,6 +25,7 @@ __all__ = [
     "RUN_COLUMNS",
     "SCHEMA_VERSION",
     "STORAGE_VERSION",
+    "code_names",
     "event_columns",
     "migrate",
     "schema_version",
@@ -100,6 +101,11 @@ def event_columns(table: str) -> dict[str, str]:
     for name in dtype.names or ():
         columns[name] = ENUM_TYPES.get((table, name)) or _SQL_TYPES[np.dtype(dtype[name]).str]
     return columns | CONSTANTS[table] | PER_REQUEST.get(table, {})
+
+
+def code_names(table: str, column: str) -> list[str]:
+    """The names of a coded column, by code; the codes are those of spooled rows and DuckDB's ``enum_code``."""
+    return list(ENUMS[table, column])
 
 
 def _seconds_view(table: str) -> str:

@@ -29,6 +29,7 @@ __all__ = [
     "HEADER",
     "STATE",
     "SpoolSink",
+    "SpoolTail",
     "read_header",
     "read_spool",
     "remove_spool",
@@ -135,6 +136,25 @@ def read_spool(folder: Path, table: str) -> npt.NDArray[np.void]:
         layout = row_layout(header, table) if table in header["tables"] else TABLES[table]
         return np.empty(0, dtype=layout)
     return np.memmap(folder / f"{table}.rows", dtype=row_layout(header, table), mode="r", shape=(rows,))
+
+
+class SpoolTail:
+    """One table of a spool, read as it grows: each look gives the rows that came since the last one."""
+
+    def __init__(self, folder: Path, table: str) -> None:
+        header = read_header(folder)
+        self._path = folder / f"{table}.rows"
+        self._layout = row_layout(header, table) if table in header["tables"] else None
+        self.seen = 0
+        """Rows given so far."""
+
+    def new_rows(self, most: int) -> npt.NDArray[np.void]:
+        """The next rows, at most ``most`` and none that is half written; ``FileNotFoundError`` once the spool is removed."""
+        if self._layout is None:
+            return np.empty(0, dtype=np.void)
+        rows = np.fromfile(self._path, self._layout, most, offset=self.seen * self._layout.itemsize)
+        self.seen += len(rows)
+        return rows
 
 
 def remove_spool(folder: Path) -> None:

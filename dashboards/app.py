@@ -1,0 +1,109 @@
+"""The app: a shell with navigation and themes around the pages, and what keeps it local.
+
+Everything is served from this process: no page asks the network for anything, and browsers are told so.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Any
+
+from dash import ClientsideFunction, Dash, Input, Output, dcc, html
+from flask import Response, abort, request
+
+from dashboards.markup import aria
+from dashboards.pages import PAGES, Page
+from dashboards.queries import RunBook
+
+__all__ = ["create_app", "is_loopback"]
+
+POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline';"
+    " img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; frame-ancestors 'none'"
+)
+"""Dash writes scripts and styles into its page; from elsewhere nothing is loaded and nothing is sent there."""
+
+
+def create_app(db: str | Path, *, host: str = "127.0.0.1") -> Dash:
+    """The dashboard of one database as a Dash app (``app.server`` is its WSGI application). The file need not be there yet.
+
+    ``host`` is the address it will be served on: on a loopback address, requests that name another host are refused, and on
+    any other the page says that the network can read it.
+    """
+    book = RunBook(db)
+    app = Dash(
+        __name__, title="tracekit", update_title="", assets_folder=str(Path(__file__).parent / "assets"), use_pages=False,
+        suppress_callback_exceptions=True, serve_locally=True, enable_mcp=False, add_log_handler=False,
+        meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"}],
+    )  # fmt: skip
+    app.layout = _shell(Path(db), host)
+    for page in PAGES:
+        page.register(app, book)
+    app.callback(Output("page", "children"), Input("url", "pathname"))(_route)
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("tracekit", "theme"), Output("theme", "data"), Input("theme-choice", "value")
+    )
+    _guard(app, host)
+    return app
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _shell(db: Path, host: str) -> Any:
+    themes = {"system": "as the system", "light": "light", "dark": "dark"}
+    choice = dcc.RadioItems(themes, "system", id="theme-choice", inline=True, persistence=True, persistence_type="local")
+    banner = f"Served on {host}: whoever reaches this address can read the runs." if not is_loopback(host) else None
+    return html.Div(
+        [
+            html.A("Skip to the page", href="#page", className="skip"),
+            html.Header(
+                [
+                    html.Strong("tracekit", className="brand"),
+                    html.Nav([dcc.Link(page.title, href=page.path) for page in PAGES], **aria("Pages")),
+                    html.Span(db.name, className="database", title=str(db)),
+                    html.Div(choice, className="themes", role="group", **aria("Theme")),
+                ]
+            ),
+            html.P(banner, className="banner", role="alert", hidden=banner is None),
+            html.Main(id="page", tabIndex="-1"),
+            dcc.Location(id="url", refresh=False),
+            dcc.Store(id="theme"),
+        ]
+    )
+
+
+def _route(pathname: str | None) -> Any:
+    """The page of a path; the root is the first page."""
+    path = (pathname or "/").rstrip("/") or PAGES[0].path
+    page: Page | None = next((page for page in PAGES if page.path == path), None)
+    if page is not None:
+        return page.layout()
+    there = ", ".join(page.path for page in PAGES)
+    return html.Div([html.H1("No such page"), html.P(f"{path[:80]}: no such page; there is {there}", className="status missing")])
+
+
+def _guard(app: Dash, host: str) -> None:
+    """Refuse other host names on a loopback address (a page elsewhere could point its name here), and forbid what is foreign."""
+    server = app.server
+    local = is_loopback(host)
+
+    def refuse_foreign_hosts() -> None:
+        name = request.host.rsplit(":", 1)[0] if not request.host.endswith("]") else request.host
+        if local and not is_loopback(name):
+            abort(403, "this dashboard answers to its own address only")
+
+    def add_policy(response: Response) -> Response:
+        response.headers["Content-Security-Policy"] = POLICY
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers["Referrer-Policy"] = "no-referrer"
+        return response
+
+    server.before_request(refuse_foreign_hosts)
+    server.after_request(add_policy)

@@ -1,0 +1,119 @@
+// What the dashboard does without asking the server: themes, and controls that write the address.
+(function () {
+  "use strict";
+  const api = (window.dash_clientside = window.dash_clientside || {});
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  let choice = "system";
+
+  function effective() {
+    return choice === "system" ? (dark.matches ? "dark" : "light") : choice;
+  }
+
+  function paint() {
+    document.documentElement.dataset.theme = effective();
+    return effective();
+  }
+
+  dark.addEventListener("change", function () {
+    if (choice === "system") {
+      api.set_props("theme", { data: paint() });
+    }
+  });
+  paint();
+
+  function number(value) {
+    return Number(Number(value).toFixed(9)).toString();
+  }
+
+  // Where a zoom or a double-click on any strip leads: [begin, end], null for the whole run, undefined for neither.
+  function zoomed(layout) {
+    if (!layout) {
+      return undefined;
+    }
+    if (layout["xaxis.autorange"]) {
+      return null;
+    }
+    if ("xaxis.range[0]" in layout) {
+      return [layout["xaxis.range[0]"], layout["xaxis.range[1]"]];
+    }
+    return Array.isArray(layout["xaxis.range"]) ? layout["xaxis.range"] : undefined;
+  }
+
+  function setWindow(query, range) {
+    query.delete("t");
+    query.delete("last");
+    if (range) {
+      const begin = Math.max(0, Number(range[0]));
+      const end = Number(range[1]);
+      if (end > begin) {
+        query.set("t", number(begin) + "-" + number(end));
+      }
+    }
+  }
+
+  function changed(what, values, drawn, query) {
+    if (what === "run.value") {
+      if (!values.run || values.run === drawn.run) {
+        return false;
+      }
+      query.set("run", values.run);
+      query.delete("replica");
+      setWindow(query, null);
+    } else if (what === "replica.value") {
+      if (values.replica === null || values.replica === drawn.replica) {
+        return false;
+      }
+      query.set("replica", values.replica);
+    } else if (what === "window.value") {
+      if (!values.window || values.window === drawn.window) {
+        return false;
+      }
+      if (values.window === "range") {
+        setWindow(query, [drawn.begin, drawn.end]);
+      } else {
+        setWindow(query, null);
+        if (values.window !== "all") {
+          query.set("last", values.window);
+        }
+      }
+    } else if (what === "begin.value" || what === "end.value") {
+      const begin = Number(values.begin || NaN);
+      const end = Number(values.end || NaN);
+      const same = values.begin === drawn.begin && values.end === drawn.end;
+      if (same || !isFinite(begin) || !(end > begin)) {
+        return false;
+      }
+      setWindow(query, [values.begin, values.end]);
+    } else if (what === "whole.n_clicks") {
+      setWindow(query, null);
+    } else if (what === "timeline.relayoutData") {
+      const range = zoomed(values.relayout);
+      if (range === undefined) {
+        return false;
+      }
+      setWindow(query, range);
+    }
+    return true;
+  }
+
+  api.tracekit = {
+    theme: function (value) {
+      choice = value || "system";
+      return paint();
+    },
+    navigate: function (run, replica, span, begin, end, whole, relayout, search, drawn) {
+      const query = new URLSearchParams(search || "");
+      const values = { run: run, replica: replica, window: span, begin: begin, end: end, relayout: relayout };
+      let moved = false;
+      for (const each of api.callback_context.triggered) {
+        moved = changed(each.prop_id, values, drawn || {}, query) || moved;
+      }
+      const text = query.toString();
+      const next = text ? "?" + text : "";
+      if (moved && next !== (search || "")) {
+        api.set_props("url", { search: next });
+      }
+      return api.no_update;
+    },
+  };
+})();

@@ -1,0 +1,64 @@
+"""Colours and fills of both themes: Okabe and Ito's, which colour-blind people can tell apart.
+
+Colour never stands alone: the order in a stack is fixed, members of a family differ by their hatch, the legend repeats both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["DARK", "LIGHT", "REASON_FILLS", "THEMES", "Theme", "reason_fill"]
+
+BLUE, ORANGE, VERMILLION, SKY, PURPLE, GREEN, GREY = (
+    "#0072B2", "#E69F00", "#D55E00", "#56B4E9", "#CC79A7", "#009E73", "#767676",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Theme:
+    """Colours of one theme; ``outline`` edges fills that alone would be too pale on the paper, ``faint`` fills extremes."""
+
+    name: str
+    paper: str
+    text: str
+    quiet: str
+    grid: str
+    outline: str
+    hatch: str
+    faint: str
+    edge: str
+    line: str
+    decode: str
+    prefill: str = ORANGE
+    recomputed: str = VERMILLION
+    cached: str = SKY
+    waiting: str
+
+
+LIGHT = Theme(
+    name="light", paper="#ffffff", text="#1f2937", quiet="#5b6472", grid="#e5e7eb", outline="#374151", hatch="#1f2937",
+    faint="rgba(75,85,99,0.22)", edge="rgba(75,85,99,0.55)", line="#111827", decode=BLUE, waiting="#B34700",
+)  # fmt: skip
+DARK = Theme(
+    name="dark", paper="#111827", text="#e5e7eb", quiet="#a3adbb", grid="#2a3546", outline="#0b1220", hatch="#0b1220",
+    faint="rgba(209,213,219,0.22)", edge="rgba(209,213,219,0.55)", line="#f3f4f6", decode="#1C7FC4", waiting="#FF8A3D",
+)  # fmt: skip
+THEMES = {"light": LIGHT, "dark": DARK}
+
+_FAMILIES = {
+    ORANGE: ("token_budget", "no_chunking", "prefill_limit"),
+    PURPLE: ("max_num_seqs", "reserved_seqs"),
+    SKY: ("kv_free", "kv_full_isl", "kv_watermark", "kv_output_reserve", "reserved_blocks", "host_pool"),
+    GREEN: ("after_preemption", "prefill_interval", "batch_window", "link", "in_flight"),
+    GREY: ("none",),
+}
+_HATCHES = ("", "/", "x", ".", "-", "|")
+REASON_FILLS = {
+    name: (colour, hatch) for colour, names in _FAMILIES.items() for name, hatch in zip(names, _HATCHES, strict=False)
+}
+"""Colour and hatch of each reason: the colour says budget, seats, KV or gate, the hatch which of them."""
+
+
+def reason_fill(name: str) -> tuple[str, str]:
+    """Colour and hatch of a refusal reason; a reason nobody gave a colour is grey and hatched."""
+    return REASON_FILLS.get(name, (GREY, "x"))

@@ -1,0 +1,290 @@
+"""What the pages read: the list of runs, and a run's iterations, from the database once or from its spool as it grows.
+
+A finished run is immutable: it is read from the database once and kept. A run under way is followed through its spool and
+never read twice; when it has been committed its columns are taken over as they are. No database connection outlives a query,
+and a page that finds a writer at work shows what it has and asks again later: it never stands in the writer's way.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dashboards.columns import COLUMNS, Columns, Frame, by_replica
+from tracekit.errors import LockedError, TracekitError, UsageError
+from tracekit.store import SpoolInfo, SpoolTail, Store, spools_there
+
+__all__ = ["LATEST", "Catalogue", "Listed", "RunBook", "RunView"]
+
+LATEST = "last"
+"""Stands for the run under way that began last, else the latest recorded one."""
+WAIT_S = 0.5
+"""How long a page waits for a writer before it shows what it has."""
+KEPT_BYTES = 1 << 30
+"""Columns of finished runs that are kept; the one least recently looked at goes first."""
+PIECE = 1 << 18
+"""Rows read from a spool at a time."""
+_RUN_COLUMNS = (
+    "run", "name", "trace_name", "state", "events", "engine", "profile", "requests", "iterations", "spool",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A run that can be picked: ``ref`` is its number, or its spool's name while it is not in the database."""
+
+    ref: str
+    title: str
+    live: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalogue:
+    """The runs, latest first, and why the list may be old."""
+
+    runs: tuple[Listed, ...]
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """A run as it stands now. ``state``: running, committing, killed, gone, or that of a recorded run (finished, ...)."""
+
+    ref: str
+    title: str
+    state: str
+    message: str
+    events: str
+    live: bool
+    """Whether more may come."""
+    frames: dict[int, Frame] = field(default_factory=dict)
+    """Iterations by replica; empty where none are recorded, or none yet."""
+    budget: dict[int, int] = field(default_factory=dict)
+    kv_total: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Kept:
+    """A recorded run's columns and the constants of its replicas."""
+
+    columns: dict[int, Columns]
+    budget: dict[int, int]
+    kv_total: dict[int, int]
+
+    @property
+    def bytes(self) -> int:
+        return sum(columns.bytes for columns in self.columns.values())
+
+
+class _Followed:
+    """A run under way: its spool's iterations, each read once."""
+
+    def __init__(self, info: SpoolInfo, constants: dict[str, Any]) -> None:
+        self.info = info
+        self.constants = constants
+        self.columns: dict[int, Columns] = {}
+        self.tail = SpoolTail(info.folder, "iterations")
+
+    def read_on(self) -> None:
+        while len(rows := self.tail.new_rows(PIECE)):
+            by_replica(rows, self.columns)
+
+    def kept(self) -> _Kept:
+        per_replica = {name: dict.fromkeys(self.columns, self.constants.get(name)) for name in ("budget", "kv_total")}
+        return _Kept(columns=self.columns, **{name: _known(values) for name, values in per_replica.items()})
+
+
+def _known(values: dict[int, Any]) -> dict[int, int]:
+    return {replica: int(value) for replica, value in values.items() if value is not None}
+
+
+class RunBook:
+    """One database's runs for all pages of a process; every method may be called from any thread."""
+
+    def __init__(self, db: str | Path) -> None:
+        self.store = Store(db, wait_s=WAIT_S)
+        self._lock = threading.RLock()
+        self._rows: list[dict[str, Any]] = []
+        self._file_mark: tuple[int, ...] = ()
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._followed: dict[str, _Followed] = {}
+
+    def catalogue(self) -> Catalogue:
+        """The runs, latest first; what runs now stands before what is recorded."""
+        with self._lock:
+            note = self._refresh()
+            done = {row["spool"] for row in self._rows}
+            spools = [spool for spool in spools_there(self.store) if spool.folder.name not in done]
+            listed = [_listed_spool(spool) for spool in reversed(spools)]
+            listed += [_listed_run(row) for row in reversed(self._rows)]
+        return Catalogue(runs=tuple(sorted(listed, key=lambda each: not each.live)), note=note)
+
+    def view(self, ref: str) -> RunView:
+        """The run that ``ref`` names: a number, a spool's name, a run's name, or ``LATEST``.
+
+        ``UsageError`` where there is none; ``LockedError`` while it is in the database only and a writer is at work.
+        """
+        with self._lock:
+            note = self._refresh()
+            found = self._find(ref)
+            if found is None:  # committed between the two looks, perhaps
+                note = self._refresh()
+                found = self._find(ref)
+            if found is None:
+                if note is not None:
+                    raise LockedError(note)
+                raise UsageError(self._nothing(ref))
+            return self._live_view(found) if isinstance(found, SpoolInfo) else self._recorded_view(found)
+
+    def _refresh(self) -> str | None:
+        """Read the table of runs again if the file has changed; why not, where a writer is at work."""
+        try:
+            stat = self.store.path.stat()
+        except FileNotFoundError:
+            self._rows, self._file_mark = [], ()
+            return None
+        mark = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        if mark == self._file_mark:
+            return None
+        try:
+            with self.store.read() as con:
+                rows = con.execute(f"SELECT {', '.join(_RUN_COLUMNS)} FROM runs ORDER BY run").fetchall()
+        except LockedError as error:
+            return str(error)
+        self._rows = [dict(zip(_RUN_COLUMNS, row, strict=True)) for row in rows]
+        self._file_mark = mark
+        for row in self._rows:
+            followed = self._followed.pop(row["spool"], None)
+            if followed is not None and followed.tail.seen == row["iterations"]:
+                self._keep(row["spool"], followed.kept())
+        return None
+
+    def _find(self, ref: str) -> SpoolInfo | dict[str, Any] | None:
+        recorded = {row["spool"]: row for row in self._rows}
+        spools = [spool for spool in spools_there(self.store) if spool.folder.name not in recorded]
+        if ref == LATEST:
+            running = [spool for spool in spools if spool.alive]
+            latest: list[SpoolInfo | dict[str, Any]] = [*spools[-1:], *self._rows[-1:], *running[-1:]]
+            return latest[-1] if latest else None
+        exact: list[dict[str, Any]] = [row for row in self._rows if ref in (str(row["run"]), row["spool"])]
+        named: list[dict[str, Any]] = [row for row in self._rows if row["name"] == ref]
+        under_way = [spool for spool in spools if ref in (spool.folder.name, spool.run.get("name"))]
+        found: list[SpoolInfo | dict[str, Any]] = [*named[-1:], *under_way[-1:], *exact[-1:]]
+        return found[-1] if found else None
+
+    def _nothing(self, ref: str) -> str:
+        if not self._rows:
+            return f"{self.store.path} holds no runs yet; `tracekit replay TRACE` makes one, and it appears here while it runs"
+        if ref in self._followed:
+            return "this run's spool was discarded before it was committed"
+        return f"run {ref[:80]}: no such run in {self.store.path}; the latest is {self._rows[-1]['run']}"
+
+    def _live_view(self, info: SpoolInfo) -> RunView:
+        name = info.folder.name
+        try:
+            followed = self._followed.get(name) or self._follow(info)
+            followed.read_on()
+        except (FileNotFoundError, TracekitError):
+            # committed or discarded in this very moment: the next look finds out which
+            raise LockedError("the run is being moved into the database") from None
+        state = ("committing" if info.alive else "left") if info.complete else "running" if info.alive else "killed"
+        kept = followed.kept()
+        return RunView(
+            ref=name,
+            title=_listed_spool(info).title,
+            state=state,
+            message=_live_message(info, state, self.store.path),
+            events=str(info.run.get("events")),
+            live=info.alive,
+            frames={replica: columns.frame() for replica, columns in sorted(kept.columns.items())},
+            budget=kept.budget,
+            kv_total=kept.kv_total,
+        )
+
+    def _follow(self, info: SpoolInfo) -> _Followed:
+        from tracekit.store.spool import read_header
+
+        constants = read_header(info.folder)["tables"].get("iterations", {}).get("constants", {})
+        followed = self._followed[info.folder.name] = _Followed(info, constants)
+        return followed
+
+    def _recorded_view(self, row: dict[str, Any]) -> RunView:
+        kept = self._columns_of(row)
+        return RunView(
+            ref=str(row["run"]),
+            title=_listed_run(row).title,
+            state=row["state"],
+            message=_recorded_message(row),
+            events=row["events"] or "full",
+            live=False,
+            frames={replica: columns.frame() for replica, columns in sorted(kept.columns.items())},
+            budget=kept.budget,
+            kv_total=kept.kv_total,
+        )
+
+    def _columns_of(self, row: dict[str, Any]) -> _Kept:
+        key = row["spool"]
+        if key not in self._kept:
+            self._keep(key, _read_run(self.store, row["run"]))
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+    def _keep(self, key: str, kept: _Kept) -> None:
+        self._kept[key] = kept
+        while len(self._kept) > 1 and sum(kept.bytes for kept in self._kept.values()) > KEPT_BYTES:
+            self._kept.popitem(last=False)
+
+
+def _read_run(store: Store, run: int) -> _Kept:
+    """All iterations of a recorded run: one connection, two queries."""
+    columns: dict[int, Columns] = {}
+    picks = ", ".join("enum_code(head_refused_by) AS head_refused_by" if name == "head_refused_by" else name for name in COLUMNS)
+    with store.read() as con:
+        rows = con.sql(f"SELECT replica, {picks} FROM iterations WHERE run = {int(run)}").fetchnumpy()
+        constants = con.execute(
+            "SELECT replica, max(budget), max(kv_total) FROM iterations WHERE run = ? GROUP BY replica", [run]
+        ).fetchall()
+    by_replica(rows, columns)
+    return _Kept(
+        columns=columns,
+        budget=_known({replica: budget for replica, budget, _ in constants}),
+        kv_total=_known({replica: total for replica, _, total in constants}),
+    )
+
+
+def _title(parts: Sequence[object]) -> str:
+    return " · ".join(str(part) for part in parts if part)
+
+
+def _listed_run(row: dict[str, Any]) -> Listed:
+    title = _title([f"run {row['run']}", row["name"], row["trace_name"], row["state"]])
+    return Listed(ref=str(row["run"]), title=title, live=False)
+
+
+def _listed_spool(info: SpoolInfo) -> Listed:
+    state = "running" if info.alive else "not committed"
+    title = _title([state, info.run.get("name"), info.run.get("trace_name"), f"began {str(info.run.get('started_at'))[:19]}"])
+    return Listed(ref=info.folder.name, title=title, live=info.alive)
+
+
+def _live_message(info: SpoolInfo, state: str, db: Path) -> str:
+    recover = f"tracekit runs recover {info.folder.name} --db {db}"
+    done, total = info.rows.get("outcomes", 0), info.run.get("requests")
+    progress = f"{done:,} of {total:,} requests ended" if total else f"{done:,} requests ended"
+    match state:
+        case "running":
+            return f"running (process {info.pid}): {progress}"
+        case "committing":
+            return f"finished, being committed by process {info.pid}: {progress}"
+        case "left":
+            return f"ended but not committed: {progress}. Its spool is left; finish it with {recover}"
+    return f"killed: {progress}. Its spool is left; recover what ran with {recover}"
+
+
+def _recorded_message(row: dict[str, Any]) -> str:
+    counts = [f"{row[what]:,} {what}" for what in ("requests", "iterations") if row[what] is not None]
+    return f"{row['state'].replace('_', ' ')}: {_title([', '.join(counts), row['profile']])}"
