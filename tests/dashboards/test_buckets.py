@@ -7,20 +7,21 @@ import time
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dashboards.buckets import Buckets, downsample, span_ns
 from dashboards.columns import Columns, Frame, by_replica
 from tests.dashboards.runs import frame_from, frame_of, iteration_rows
 
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 LEVELS = ("running", "waiting", "kv_used")
 
 
 @st.composite
 def timelines(draw: st.DrawFn) -> Frame:
     """A few iterations with idle gaps, long ones and ones of no length among them."""
-    count = draw(st.integers(1, 30))
+    count = draw(st.integers(1, 14))
     numbers = st.lists(st.integers(0, 50), min_size=count, max_size=count)
     durations = np.array(draw(st.lists(st.integers(0, 400), min_size=count, max_size=count)))
     gaps = np.array(draw(st.lists(st.sampled_from([0, 0, 0, 7, 300]), min_size=count, max_size=count)))
@@ -50,6 +51,7 @@ def overlaps(frame: Frame, low: int, high: int) -> list[tuple[int, int]]:
     return found
 
 
+@UNHURRIED
 @given(timelines(), st.integers(0, 3000), st.integers(1, 9000), st.integers(1, 12))
 def test_every_bucket_is_what_its_iterations_say(frame: Frame, begin: int, length: int, count: int) -> None:
     buckets = downsample(frame, begin, begin + length, count)
@@ -79,6 +81,7 @@ def test_every_bucket_is_what_its_iterations_say(frame: Frame, begin: int, lengt
     assert parts == pytest.approx(buckets.mean["waiting"])
 
 
+@UNHURRIED
 @given(timelines(), st.integers(1, 12))
 def test_the_whole_run_loses_nothing(frame: Frame, count: int) -> None:
     begin, end = span_ns(frame)
