@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 from enum import IntEnum
@@ -10,7 +11,7 @@ from enum import IntEnum
 from replay_engine.prefix import block_keys
 from replay_engine.types import NEVER, PrefixRuns, Request, RequestBatch, RequestSource
 
-__all__ = ["NEVER", "Calendar", "EventKind"]
+__all__ = ["NEVER", "Calendar", "EventKind", "Inbox"]
 
 
 class EventKind(IntEnum):
@@ -26,17 +27,20 @@ class Calendar:
     """Events in time order; nothing else in the engine knows about future time.
 
     A request with a parent is released by the parent's completion, or never (its arrival is unknown until then).
-    ``due_ns`` is the head's time, the earlier of ``arrival_ns`` (the next arrival) and ``event_ns`` (the next of everything else:
-    before it nobody who has arrived leaves by himself).
+    ``due_ns`` is the earliest of ``arrival_ns`` (the next arrival), ``event_ns`` (the next of everything else: before it nobody
+    who has arrived leaves by himself) and ``horizon_ns`` (what comes from there on is not known yet).
     """
 
-    __slots__ = ("_block_size", "_events", "_followers", "_next", "_pending", "_released", "arrival_ns", "due_ns", "event_ns")
+    __slots__ = (
+        "_block_size", "_events", "_followers", "_next", "_pending", "_released", "arrival_ns", "due_ns", "event_ns",
+        "horizon_ns",
+    )  # fmt: skip
 
-    def __init__(self, source: RequestSource, block_size: int, *, caching: bool) -> None:
+    def __init__(self, source: RequestSource | None, block_size: int, *, caching: bool) -> None:
         self._block_size = block_size if caching else 0
-        self._pending = self._requests(source)
+        self._pending = self._requests(source) if source is not None else iter(())
         self._events: list[tuple[int, EventKind, int]] = []
-        self.arrival_ns = self.event_ns = self.due_ns = NEVER
+        self.arrival_ns = self.event_ns = self.due_ns = self.horizon_ns = NEVER
         self._next: Request | None = None
         self._followers: dict[int, list[Request]] = {}
         self._released: list[tuple[int, int, Request]] = []
@@ -54,7 +58,21 @@ class Calendar:
         self.arrival_ns = NEVER if self._next is None else self._next.arrival_ns
         if self._released and self._released[0][0] < self.arrival_ns:
             self.arrival_ns = self._released[0][0]
-        self.due_ns = self.arrival_ns if self.arrival_ns < self.event_ns else self.event_ns
+        self._set_due()
+
+    def _set_due(self) -> None:
+        due = self.arrival_ns if self.arrival_ns < self.event_ns else self.event_ns
+        self.due_ns = due if due < self.horizon_ns else self.horizon_ns
+
+    @property
+    def next_ns(self) -> int:
+        """When the next known thing happens, whatever the horizon (ns); ``NEVER``: nothing is known."""
+        return min(self.arrival_ns, self.event_ns)
+
+    def look_to(self, horizon_ns: int) -> None:
+        """All that comes before ``horizon_ns`` is known."""
+        self.horizon_ns = horizon_ns
+        self._set_due()
 
     @property
     def exhausted(self) -> bool:
@@ -115,8 +133,12 @@ class Calendar:
         """The next event that is no arrival: when, what, and to which request."""
         event = heapq.heappop(self._events)
         self.event_ns = self._events[0][0] if self._events else NEVER
-        self.due_ns = self.arrival_ns if self.arrival_ns < self.event_ns else self.event_ns
+        self._set_due()
         return event
+
+    def push(self, at: int, request: Request, keys: SequenceOf[int]) -> None:
+        """Only an ``Inbox`` is sent requests."""
+        raise NotImplementedError("this calendar draws its requests from a source")
 
     def keys(self, request: Request) -> SequenceOf[int]:
         """The request's block keys, for the prefix cache."""
@@ -127,6 +149,48 @@ class Calendar:
     def _requests(source: RequestSource) -> Iterator[Request]:
         for batch in source.batches():
             yield from _rows(batch)
+
+
+class Inbox(Calendar):
+    """The calendar of an engine that is sent its requests one by one: ``push`` in time order, at or after the horizon.
+
+    ``closed``: no more will come.
+    """
+
+    __slots__ = ("_keys", "_pushed", "closed")
+
+    def __init__(self) -> None:
+        self._pushed: deque[tuple[int, Request, SequenceOf[int]]] = deque()
+        self._keys: SequenceOf[int] = ()
+        self.closed = False
+        super().__init__(None, 0, caching=False)
+
+    def push(self, at: int, request: Request, keys: SequenceOf[int]) -> None:
+        """``request`` comes in at ``at`` (ns), with ``keys``, its block keys for the prefix cache."""
+        self._pushed.append((at, request, keys))
+        if at < self.arrival_ns:
+            self.arrival_ns = at
+            self._set_due()
+
+    def _look(self) -> None:
+        self.arrival_ns = self._pushed[0][0] if self._pushed else NEVER
+        self._set_due()
+
+    @property
+    def exhausted(self) -> bool:
+        return self.closed and not self._pushed
+
+    def pop_arrival(self) -> Request:
+        _, request, self._keys = self._pushed.popleft()
+        self._look()
+        return request
+
+    def keys(self, request: Request) -> SequenceOf[int]:
+        """The keys that came with the request that was popped last."""
+        return self._keys
+
+    def __len__(self) -> int:
+        return len(self._pushed)
 
 
 def _rows(batch: RequestBatch) -> Iterator[Request]:

@@ -36,13 +36,15 @@ class Coaster:
     """Coasts one scheduler on one simulated executor. After ``run``: ``made`` is when the next plan is made, ``start`` when it
     starts, ``owed`` who has ended and holds seat and blocks until the next iteration is decided (asynchronous scheduling).
 
-    ``deliver`` brings what ``events`` has due at a time; ``concluded`` is told who has ended for good.
+    ``deliver`` brings what ``events`` has due at a time; ``concluded`` is told who has ended for good. At the horizon of
+    ``events`` a stretch ends; ``unwritten`` is then what the last iteration did to its members, to be written by ``settle`` once
+    everything due at ``made`` has been delivered.
     """
 
     __slots__ = (
         "_asynchronous", "_buckets", "_concluded", "_decodes", "_deliver", "_ends", "_entries", "_events",
         "_executor", "_gaps", "_loose", "_pool", "_rows", "_running", "_size", "_spans", "_state", "_usable", "_waiting", "made",
-        "owed", "start",
+        "owed", "start", "unwritten",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +64,20 @@ class Coaster:
         self._events, self._deliver, self._concluded = events, deliver, concluded
         self.owed: list[Sequence] = []
         self.made = self.start = 0
+        self.unwritten: tuple[list[Entry], list[Sequence], int, int, int, int] | None = None
+
+    def settle(self) -> None:
+        """Write what the last stretch has left unwritten."""
+        if self.unwritten is not None:
+            entered, ending, it, start, end, refused = self.unwritten
+            self.unwritten = None
+            if entered:
+                self._spans.entered(entered, it, start, end)
+                if self._entries is not None:
+                    _log_entered(self._entries, entered, it)
+            self._spans.note_refusal(refused)
+            if ending:
+                self._spans.finished(ending, it, end)
 
     def ready(self) -> bool:
         """Whether the next iterations may be a stretch: nobody is explicit, and whoever waits enters by vLLM's knobs alone."""
@@ -86,7 +102,10 @@ class Coaster:
         steady, queue_row, until = not waiting, _NOBODY, NEVER
         while True:
             if made >= due:
-                self._deliver(made)
+                if made < events.horizon_ns:
+                    self._deliver(made)
+                if made >= events.horizon_ns:
+                    break
                 due, leave = events.due_ns, events.event_ns
                 steady, queue_row = not waiting, _NOBODY
             count = decodes.count
@@ -210,7 +229,12 @@ class Coaster:
                     steady, due, leave = not waiting, events.due_ns, events.event_ns
                 owed = ending
                 if made >= due and (entered or ending):  # what comes now is known before the iteration under way has ended
-                    self._deliver(made)
+                    if made < events.horizon_ns:
+                        self._deliver(made)
+                    if made >= events.horizon_ns:
+                        self.unwritten = (entered, ending, it, start, end, refused)
+                        start = end
+                        break
                     due, leave = events.due_ns, events.event_ns
                     steady, queue_row = not waiting, _NOBODY
             else:

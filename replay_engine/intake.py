@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
+from typing import Protocol
 
 from replay_engine.arrivals import Calendar, EventKind
 from replay_engine.front_door import DoorFacts, FrontDoor
@@ -14,7 +15,7 @@ from replay_engine.scheduler import Scheduler
 from replay_engine.tables import Decision, OutcomeReason, Verdict
 from replay_engine.types import Request, RequestState, SeqState, Sequence
 
-__all__ = ["Intake"]
+__all__ = ["Client", "Intake"]
 
 _WAIT, _DECODE, _DRAIN = int(SeqState.WAIT), int(SeqState.DECODE), int(SeqState.DRAIN)
 _ENDS = {
@@ -24,45 +25,55 @@ _ENDS = {
 }
 
 
+class Client(Protocol):
+    """Whoever sends the requests of an engine that does not draw them from a source."""
+
+    def ended(self, request: Request, at: int, *, completed: bool) -> None:
+        """``request`` has left the engine, which knows of it at ``at`` (ns): never before the plan it makes next."""
+        ...
+
+
 class Intake:
     """Carries out what is due. ``live`` are the requests in the engine.
 
-    A request that has waited in vain ends at the very moment of its cancel or timeout; one that is being computed at the next
-    iteration boundary, when the engine notices. A last token that comes after the timeout finds nobody: the request has timed
-    out.
+    A request that has waited in vain ends at the very moment of its cancel or timeout, one that is being computed at the next
+    iteration boundary; a last token after the timeout finds nobody. ``client`` is told of every end, if there is one.
     """
 
     __slots__ = (
-        "_calendar", "_front_door", "_held", "_lag", "_queue_timeout_ns", "_recorder", "_scheduler", "_timeout_ns", "_view",
-        "live",
+        "_calendar", "_client", "_front_door", "_held", "_lag", "_now", "_queue_timeout_ns", "_recorder", "_scheduler",
+        "_timeout_ns", "_view", "live",
     )  # fmt: skip
 
     def __init__(
-        self, calendar: Calendar, scheduler: Scheduler, recorder: Recorder, rules: Rules, facts: DoorFacts
-    ) -> None:
+        self, calendar: Calendar, scheduler: Scheduler, recorder: Recorder, rules: Rules, facts: DoorFacts,
+        client: Client | None = None,
+    ) -> None:  # fmt: skip
         config = scheduler.config
+        self._client = client
         self._calendar = calendar
         self._scheduler = scheduler
         self._recorder = recorder
         self._lag = int(config.async_scheduling)
         self._view = QueueView(scheduler, config, rules)
         self._front_door = FrontDoor(config, rules, facts, self._view)
-        limit = rules.client.max_in_flight
-        self._held = None if limit is None else HeldBack(limit, rules.client)
+        self._held = HeldBack(rules.client.max_in_flight, rules.client) if rules.client.max_in_flight is not None else None
         self._queue_timeout_ns = _ns(rules.front_door.queue_timeout_s)
         self._timeout_ns = _ns(rules.front_door.timeout_s)
         self.live: dict[int, Sequence] = {}
+        self._now = 0
 
     def deliver(self, now: int) -> bool:
-        """Everything that is due at ``now`` (ns), in time order. Whether somebody left the engine."""
+        """Everything that is due at ``now`` (ns) and known, in time order. Whether somebody left the engine."""
         calendar, left = self._calendar, False
-        while calendar.due_ns <= now:
+        self._now = now
+        while calendar.due_ns <= now and calendar.due_ns < calendar.horizon_ns:
             if calendar.arrival_ns < calendar.event_ns:
-                request = calendar.pop_arrival()
+                at, request = calendar.arrival_ns, calendar.pop_arrival()
                 held = self._held
                 if held is None or held.sends(request):
                     self._watch(request)
-                    self._enter(request, request.arrival_ns)
+                    self._enter(request, at)
                 elif held.meant:
                     self._watch(request)
             else:
@@ -77,7 +88,8 @@ class Intake:
 
     def retire(self, finished: SequenceOf[Sequence]) -> None:
         """``finished`` have got their last token."""
-        plain = not self._calendar.has_followers and self._held is None and not self._front_door.follows
+        client = self._client
+        plain = not self._calendar.has_followers and self._held is None and not self._front_door.follows and client is None
         for seq in finished:
             self.live.pop(seq.index, None)
             request, at = seq.request, seq.last_token_ns
@@ -93,6 +105,8 @@ class Intake:
                 if gate is not None and not self._calendar.exhausted:
                     gate.drained = False
             self._ended(request, at, seq.output_limit)
+            if client is not None:
+                client.ended(request, seq.last_token_ns, completed=seq.last_token_ns <= request.expires_ns)
 
     def end_all(self, now: int, reason: OutcomeReason) -> None:
         """The replay stops at ``now``: whoever came and has not ended fails, and who waits for a completion is not released."""
@@ -127,6 +141,8 @@ class Intake:
             self._abandon(request.index, at)
             if self._held is not None:
                 self._calendar.add(at, EventKind.slot, request.index)
+            if self._client is not None:
+                self._client.ended(request, self._now, completed=False)
             return
         seq = self.live[request.index] = self._scheduler.add(request, self._calendar.keys(request))
         seq.phase_start_ns = at
@@ -151,10 +167,8 @@ class Intake:
         self._enter(request, at)
 
     def _leave(self, at: int, kind: EventKind, index: int, now: int) -> bool:
-        """Somebody gives up on request ``index`` at ``at``, if it has not ended, nor (in a queue timeout) been admitted.
-
-        Whether it left the engine.
-        """
+        """Somebody gives up on request ``index`` at ``at``, if it has not ended, nor (in a queue timeout) been admitted: whether
+        it left the engine."""
         state, reason = _ENDS[kind]
         held = self._held.drop(index) if self._held is not None else None
         if held is not None:
@@ -174,6 +188,8 @@ class Intake:
         self._end(seq, at if waits else now, state, reason, outputs)
         self._ended(seq.request, at, -1)
         self._abandon(index, at)
+        if self._client is not None:
+            self._client.ended(seq.request, now, completed=False)
         return True
 
     def _abandon(self, index: int, at: int) -> None:
@@ -189,8 +205,7 @@ class Intake:
 
     def _give_up(self, request: Request, at: int, kind: EventKind) -> None:
         if kind != EventKind.cancel:
-            allowed = self._timeout_ns if kind == EventKind.timeout else self._queue_timeout_ns
-            waited = at - request.arrival_ns
+            allowed, waited = self._timeout_ns if kind == EventKind.timeout else self._queue_timeout_ns, at - request.arrival_ns
             verdict = Verdict(Decision.give_up, _ENDS[kind][1], waited, waited if allowed is None else allowed)
             self._recorder.decision(at, request.index, verdict)
 

@@ -1,0 +1,225 @@
+"""One engine: deliver due events -> schedule -> execute -> update -> log, on the engine clock, as far as somebody lets it.
+
+The clock is int64 ns and advances by what iterations take; idle gaps are skipped, nothing sleeps. Simulator and real engine
+differ in one thing only: where a duration comes from. Under asynchronous scheduling plan n+1 is made at the clock of iteration
+n's start. The loops are generators that give control back when the next plan would be made at or after the calendar's horizon:
+whoever sends this engine its requests may then add some, and nothing comes out differently for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from collections.abc import Sequence as SequenceOf
+
+from replay_engine.arrivals import NEVER, Calendar
+from replay_engine.coast import Coaster, can_coast
+from replay_engine.config import SchedulerConfig
+from replay_engine.front_door import DoorFacts
+from replay_engine.intake import Client, Intake
+from replay_engine.pools import make_pool
+from replay_engine.recorder import EventMode, Recorder
+from replay_engine.rules import Rules
+from replay_engine.scheduler import Scheduler
+from replay_engine.simulator import SimExecutor
+from replay_engine.tables import OutcomeReason
+from replay_engine.totals import RunTotals
+from replay_engine.types import BatchPlan, EventSink, Executor, Pending, Request, Sequence
+
+__all__ = ["Replica"]
+
+_VLLM = Rules()
+_NO_FACTS = DoorFacts()
+
+
+class Replica:
+    """An engine behind a calendar. ``next_ns`` is when its next plan is made, ``NEVER`` while nothing it knows of is to come.
+
+    ``now`` is the end of its last iteration; ``client`` is told how its requests end (``Intake``). The options are those of
+    ``Replay``.
+    """
+
+    def __init__(
+        self,
+        calendar: Calendar,
+        config: SchedulerConfig,
+        executor: Executor,
+        sink: EventSink,
+        *,
+        mode: EventMode = "full",
+        stall_threshold_ns: int | None = None,
+        on_chunk: Callable[[RunTotals], None] | None = None,
+        coast: bool = True,
+        rules: Rules = _VLLM,
+        facts: DoorFacts = _NO_FACTS,
+        kv_block_bytes: int = 1 << 21,
+        client: Client | None = None,
+    ) -> None:
+        self.rules = rules
+        self.scheduler = Scheduler(config, make_pool(config, "auto", rules), rules, block_bytes=kv_block_bytes)
+        self._executor = executor
+        self.calendar = calendar
+        self.recorder = Recorder(sink, config, mode=mode, stall_threshold_ns=stall_threshold_ns, on_chunk=on_chunk)
+        self.recorder.spans.batch_answers = rules.batching.answers == "batch"
+        self.intake = Intake(calendar, self.scheduler, self.recorder, rules, facts, client)
+        self._stuck = 0
+        self.now = self.next_ns = 0
+        self._coaster = (
+            Coaster(self.scheduler, executor, self.recorder, calendar, self._deliver, self._retire)
+            if coast and isinstance(executor, SimExecutor) and can_coast(self.scheduler)
+            else None
+        )
+        self._under_way: tuple[tuple[BatchPlan, Pending] | None, SequenceOf[Sequence]] = (None, ())
+        """The plan in flight, and who has ended but still holds seat and blocks."""
+        self._loop = self._asynchronous() if config.async_scheduling else self._synchronous()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody runs or waits."""
+        return not self.scheduler.has_requests()
+
+    def advance(self, horizon_ns: int) -> None:
+        """Make every plan that is made before ``horizon_ns``; nothing may be sent to this engine for an earlier moment any
+        more. With ``NEVER``: to the end. An engine whose requests evict each other for ever stands still for good."""
+        self.calendar.look_to(horizon_ns)
+        if (self.next_ns < horizon_ns or horizon_ns == NEVER) and next(self._loop, True):
+            self.next_ns = NEVER
+
+    def push(self, at: int, request: Request, keys: SequenceOf[int]) -> None:
+        """``request`` comes in at ``at`` (ns), not before the last horizon and in time order; the calendar is an ``Inbox``."""
+        self.calendar.push(at, request, keys)
+        if at < self.next_ns:
+            self.next_ns = at
+
+    def interrupted(self) -> None:
+        """A stretch was cut off in its middle: what it has logged has been."""
+        if self._coaster is not None:
+            self.now = max(self.now, self._coaster.start)
+
+    def end_all(self, reason: OutcomeReason) -> None:
+        """Whoever came and has not ended fails."""
+        self.intake.end_all(self.now, reason)
+
+    def _synchronous(self) -> Generator[None]:
+        calendar, scheduler, record, coaster = self.calendar, self.scheduler, self.recorder.record, self._coaster
+        schedule, submit, update = scheduler.schedule, self._executor.submit, scheduler.update
+        running, waiting = scheduler.state.running, scheduler.state.waiting
+        now = self.now
+        while True:
+            if now >= calendar.due_ns:
+                if now >= calendar.horizon_ns:
+                    self.next_ns = now
+                    yield
+                else:
+                    self._deliver(now)
+                continue
+            if not running and not waiting:
+                if calendar.due_ns == calendar.horizon_ns:
+                    self.next_ns = calendar.next_ns
+                    yield
+                else:
+                    now = calendar.due_ns
+                continue
+            if coaster is not None and coaster.ready() and coaster.run(now, now, []):
+                now = self.now = coaster.start
+                continue
+            plan = schedule(now)
+            result = submit(plan).wait()
+            record(plan, now, result)
+            now += result.duration_ns
+            self.now = now
+            if plan.finishing:
+                self._retire(update(plan))
+            if plan.preempted and self._no_progress(plan):
+                break
+            if not plan.decode_seqs and not plan.prefill:
+                while (then := self._wait(plan, now)) >= calendar.horizon_ns:
+                    self.next_ns = then
+                    yield
+                now = self.now = then
+
+    def _wait(self, plan: BatchPlan, now: int) -> int:
+        """An iteration computed nothing: when something may have changed. ``NEVER`` when nothing ever will."""
+        if plan.preempted or plan.loading or plan.admitted or plan.displaced:
+            return now
+        return max(now, min(self.calendar.next_ns, self.scheduler.wake_ns()))
+
+    def _asynchronous(self) -> Generator[None]:
+        """``made`` is when the next plan is made: the start of the plan ``before`` it, so later arrivals are invisible to it.
+        It runs from ``start``, when that one ends. ``owed`` ended in it and are freed once the next plan is made."""
+        calendar, state, coaster = self.calendar, self.scheduler.state, self._coaster
+        schedule, submit = self.scheduler.schedule, self._executor.submit
+        before, owed, made, start = *self._under_way, self.now, self.now
+        while True:
+            if made >= calendar.due_ns:
+                if made >= calendar.horizon_ns:
+                    self.next_ns, self._under_way = made, (before, owed)
+                    yield
+                    self._resume(made)
+                else:
+                    self._deliver(made)
+                continue
+            if not state.running and not state.waiting:
+                if before is not None:
+                    (made, _), before = self._complete(*before, made), None
+                    start = made
+                elif calendar.due_ns == calendar.horizon_ns:
+                    self.next_ns, self._under_way = calendar.next_ns, (None, ())
+                    yield
+                else:
+                    made = start = calendar.due_ns
+                continue
+            if coaster is not None and coaster.ready():
+                if before is not None:
+                    (start, owed), before = self._complete(*before, made), None
+                if coaster.run(made, start, list(owed)):
+                    made, start, owed, self.now = coaster.made, coaster.start, coaster.owed, coaster.start
+                    continue
+            plan = schedule(made)
+            pending = submit(plan)
+            if before is not None:
+                start, owed = self._complete(*before, made)
+            if owed or state.late:
+                self._conclude(owed)
+            before, owed, made = (plan, pending), (), start
+            if plan.preempted and self._no_progress(plan):
+                return self._conclude(self._complete(plan, pending, made)[1])
+
+    def _resume(self, made: int) -> None:
+        """A stretch that stopped before a horizon that is not in the way any more: what is due at ``made`` comes first."""
+        if self._coaster is not None and made < self.calendar.horizon_ns:
+            self._deliver(made)
+            if made < self.calendar.horizon_ns:
+                self._coaster.settle()
+
+    def _complete(self, plan: BatchPlan, pending: Pending, start: int) -> tuple[int, SequenceOf[Sequence]]:
+        """``plan``, in flight since ``start``, ends. Returns when, and who got a last token."""
+        result = pending.wait()
+        self.recorder.record(plan, start, result)
+        self.now = start + result.duration_ns
+        return self.now, plan.finishing
+
+    def _conclude(self, finishing: SequenceOf[Sequence]) -> None:
+        self.scheduler.register_late()
+        self._retire(self.scheduler.conclude(finishing))
+
+    def _deliver(self, now: int) -> None:
+        calendar = self.calendar
+        while calendar.due_ns <= now and calendar.due_ns < calendar.horizon_ns:
+            left = self.intake.deliver(now)
+            if left and self.scheduler.state.gate is not None:  # whoever left may have been the last of a batch
+                self._retire(self.scheduler.conclude(()))
+
+    def _retire(self, finished: list[Sequence]) -> None:
+        if finished and self.rules.batching.answers == "batch":
+            self.recorder.spans.answer(finished, self.scheduler.state.it, self.now)
+        if finished:
+            self._stuck = 0
+            self.intake.retire(finished)
+
+    def _no_progress(self, plan: BatchPlan) -> bool:
+        """Whether requests evict each other for ever: a long row of iterations that preempt and bring nobody a token.
+
+        Nobody decodes and no prefill completes in such an iteration; whenever one of both happens the count starts again.
+        """
+        self._stuck = 0 if plan.decode_seqs or plan.sampled else self._stuck + 1
+        return self._stuck > 1000 + 10 * len(self.intake.live)
