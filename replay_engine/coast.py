@@ -1,9 +1,9 @@
-"""Iterations whose every sequence decodes or enters, replayed without making a plan for each.
+"""Iterations replayed without making a plan for each.
 
-What the walk, the running loop's explicit sequences and the rules beyond vLLM's decide is left to the scheduler. Otherwise an
-iteration's row follows from the decode set's sums, from how many members grow, from the calendar of finishes and from who
-enters, and the loop may ask a predicting executor for its duration directly. Byte for byte the rows are those of the
-plan-by-plan loop (a test replays both ways).
+An iteration's row follows from the decode set's sums, from how many members grow, from the calendar of finishes and from who
+enters, and the loop may ask a predicting executor for its duration directly. Explicit sequences and preemption are decided by
+the scheduler's own running pass; where rules beyond the queue's order and vLLM's knobs bear on admission, only iterations in
+which nobody can enter are coasted. Byte for byte the rows are those of the plan-by-plan loop (a test replays both ways).
 """
 
 from __future__ import annotations
@@ -11,25 +11,27 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from replay_engine.admission import standing_refusal
-from replay_engine.advancing import drain
+from replay_engine.advancing import advance, drain
 from replay_engine.arrivals import NEVER, Calendar
-from replay_engine.ending import conclude
+from replay_engine.coasted import Done, lasting, next_due, serve_explicit, write_changes
+from replay_engine.ending import conclude, register_late
 from replay_engine.kv_counted import CountedPool
 from replay_engine.kv_traced import TracedPool
-from replay_engine.plain_admission import Entry, admit_plain, compute
+from replay_engine.plain_admission import Entry, Fetched, admit_plain, compute
+from replay_engine.preempting import end_loading
 from replay_engine.queues import FairQueue
 from replay_engine.recorder import Recorder
-from replay_engine.rows import RowBuffer
 from replay_engine.scheduler import Scheduler
 from replay_engine.simulator import SimExecutor
 from replay_engine.types import Refusal, Sequence
 
-__all__ = ["Coaster", "can_coast"]
+__all__ = ["Coaster"]
 
-_SEATS, _FULL_ISL = int(Refusal.max_num_seqs), int(Refusal.kv_full_isl)
+_AFTER_PREEMPTION = int(Refusal.after_preemption)
 QueueRow = tuple[int, int, int, int]
 _NOBODY: QueueRow = (0, 0, -1, -1)
 """Of a row: requests waiting, why the head stands refused, the head, and the blocks it wants."""
+_NOBODY_ENTERS: list[Entry] = []
 
 
 class Coaster:
@@ -42,9 +44,8 @@ class Coaster:
     """
 
     __slots__ = (
-        "_asynchronous", "_buckets", "_concluded", "_decodes", "_deliver", "_ends", "_entries", "_events",
-        "_executor", "_gaps", "_loose", "_pool", "_rows", "_running", "_size", "_spans", "_state", "_usable", "_waiting", "made",
-        "owed", "start", "unwritten",
+        "_asynchronous", "_buckets", "_concluded", "_decodes", "_deliver", "_ends", "_events", "_executor", "_loose", "_pool",
+        "_recorder", "_running", "_size", "_state", "_usable", "_waiting", "made", "owed", "start", "unwritten",
     )  # fmt: skip
 
     def __init__(
@@ -59,77 +60,93 @@ class Coaster:
         self._pool, self._size = state.pool, state.size
         self._usable, self._asynchronous = state.usable, bool(state.lag)
         self._executor = executor
-        self._rows, self._entries = recorder.iteration_rows, recorder.entry_rows
-        self._spans, self._gaps = recorder.spans, recorder.gaps
+        self._recorder = recorder
         self._events, self._deliver, self._concluded = events, deliver, concluded
         self.owed: list[Sequence] = []
         self.made = self.start = 0
-        self.unwritten: tuple[list[Entry], list[Sequence], int, int, int, int] | None = None
+        self.unwritten: Done | None = None
 
     def settle(self) -> None:
         """Write what the last stretch has left unwritten."""
         if self.unwritten is not None:
-            entered, ending, it, start, end, refused = self.unwritten
-            self.unwritten = None
-            if entered:
-                self._spans.entered(entered, it, start, end)
-                if self._entries is not None:
-                    _log_entered(self._entries, entered, it)
-            self._spans.note_refusal(refused)
-            if ending:
-                self._spans.finished(ending, it, end)
+            done, self.unwritten = self.unwritten, None
+            write_changes(self._recorder, *done)
 
     def ready(self) -> bool:
-        """Whether the next iterations may be a stretch: nobody is explicit, and whoever waits enters by vLLM's knobs alone."""
+        """Whether the next iterations may be a stretch: whoever waits enters by the queue's order and vLLM's knobs alone, or
+        nobody is explicit and the head stands refused."""
         state = self._state
-        if self._loose or state.loading or state.late:
+        if state.late or state.stuck:  # a livelock is counted, and told, by the loop
+            return False
+        if state.plain:
+            return bool(self._decodes.count or self._loose or self._waiting)
+        if self._loose or state.loading:
             return False
         if not self._waiting:
             return bool(self._decodes.count)
-        return state.plain or (bool(self._decodes.count) and standing_refusal(state) is not None)
+        return bool(self._decodes.count) and standing_refusal(state) is not None
 
     def run(self, made: int, start: int, owed: list[Sequence]) -> bool:
         """Replay iterations, the first of them made at ``made`` and starting at ``start`` (ns), until one needs the scheduler or
         starts when somebody leaves. ``owed``: who ended in the iteration before. Returns whether anything ran."""
-        state, decodes, pool, events, rows, gaps = self._state, self._decodes, self._pool, self._events, self._rows, self._gaps
+        state, decodes, pool, events, recorder = self._state, self._decodes, self._pool, self._events, self._recorder
+        rows, gaps, spans = recorder.iteration_rows, recorder.gaps, recorder.spans
         waiting, running, loose, buckets, ends = self._waiting, self._running, self._loose, self._buckets, self._ends
+        shares, plain, swaps = state.shares, state.plain, state.host.total > 0
         size, usable, asynchronous, executor = self._size, self._usable, self._asynchronous, self._executor
         buffer, width, full, pack, threshold = rows.buffer, rows.size, rows.end, rows.pack, gaps.threshold
-        spans, entries, counted = self._spans, self._entries, state.counted
+        counted = state.counted
         fixed, floor, per_seq, per_kv, host = executor.decode_terms()
         self.start, self.owed = start, owed
-        due, leave, it, first = events.due_ns, events.event_ns, state.it, state.it
-        steady, queue_row, until = not waiting, _NOBODY, NEVER
+        due, leave, it, first = next_due(events, state), events.event_ns, state.it, state.it
+        steady, queue_row, until, lack = not waiting, _NOBODY, NEVER, 0
+        fetched: list[Fetched] = []
         while True:
             if made >= due:
-                if made < events.horizon_ns:
-                    self._deliver(made)
-                if made >= events.horizon_ns:
-                    break
-                due, leave = events.due_ns, events.event_ns
-                steady, queue_row = not waiting, _NOBODY
+                if made >= events.due_ns:
+                    free = pool.free
+                    if made < events.horizon_ns:
+                        self._deliver(made)
+                    if made >= events.horizon_ns:
+                        break
+                    steady = not waiting or (steady and pool.free == free)  # else somebody who ran has left
+                    queue_row = (len(waiting), *queue_row[1:]) if waiting else _NOBODY
+                if state.loading:
+                    state.now = made
+                    end_loading(state)
+                due, leave = next_due(events, state), events.event_ns
             count = decodes.count
-            if start >= leave or loose or not (count or waiting):
+            if start >= leave or state.stuck or not (count or loose or (waiting and not swaps)):
                 break
-            standing = None
-            if waiting and not state.plain:
+            standing, until = None, NEVER
+            if waiting and not plain:
                 standing = standing_refusal(state)
                 if standing is None or not count:
                     break
                 steady, queue_row = True, (len(waiting), standing[0], waiting.head().index, standing[1])
-                until = waiting.first_until() if isinstance(waiting, FairQueue) else NEVER
+                if isinstance(waiting, FairQueue):
+                    until = waiting.first_until()
+            elif steady and waiting:
+                if isinstance(waiting, FairQueue):
+                    waiting.shares.tick = it + 1
+                    steady = not waiting.ages and waiting.head().index == queue_row[2]
+                    if steady:
+                        until = waiting.first_until()
+                else:
+                    steady = waiting.head().index == queue_row[2]
             if fixed:
                 base = floor + per_seq * count
             else:
                 base, per_kv, host = executor.decode_cost(count, len(running), len(state.joined) + len(state.left))
             kv = decodes.kv
             if (
-                steady and count and it + 1 not in ends and not owed and (counted or not pool.filling)
+                steady and count and not loose and it + 1 not in ends and not owed and (counted or not pool.filling)
                 and (fixed or not (state.joined or state.left))
             ):  # fmt: skip
                 # The same members decode, nobody ends, and whoever waits goes on waiting for the same reason.
                 queued, refused, head, need = queue_row
                 free, blank, at, before, duration, stalled = pool.free, pool.blank, rows.at, it, 0, 0
+                seats = len(running)
                 while made < due and start < leave and it < until and it + 1 not in ends:
                     evicted = 0
                     growing = buckets[(it + 1) % size]
@@ -151,7 +168,7 @@ class Coaster:
                         duration = device + host
                         made = start + duration
                     pack(
-                        buffer, at, it, start, duration, device, host, kv, usable - free, free - blank, evicted, count, count, 0,
+                        buffer, at, it, start, duration, device, host, kv, usable - free, free - blank, evicted, count, seats, 0,
                         0, 0, 0, queued, 0, 0, 0, refused, head, need, 0,
                     )  # fmt: skip
                     start += duration
@@ -175,94 +192,108 @@ class Coaster:
                     if made >= due or start >= leave or until != NEVER:
                         continue
             # An iteration that changes the set: members came or went before it, enter, or end in it.
-            growing = buckets[(it + 1) % size]
-            if len(growing) > pool.free:
-                break
             it = state.it = it + 1
-            if not counted and pool.filling:
+            growing = buckets[it % size]
+            plan, spare = None, state.budget - count
+            if loose or len(growing) > pool.free:
+                if not plain:
+                    state.it = it - 1
+                    break
+                plan, spare, grants = serve_explicit(state, growing, made)
+                count, kv = decodes.count, decodes.kv
+            elif not counted and pool.filling:
                 pool.advance(growing, buckets[(it + state.fill_offset) % size], it, ())
             elif growing:
                 pool.take(len(growing))
             kv += count
             tokens = qk = again = hit = need = refused = 0
-            entered: list[Entry] = []
-            if standing is not None:
-                refused, need = standing
+            head, entered = -1, _NOBODY_ENTERS
+            if spare < 0:
+                refused, head, steady, lack = _AFTER_PREEMPTION, waiting.head().index, False, 0
+            elif standing or (waiting and steady and count and (
+                counted or not pool.filling if plan is None else counted and spare > 0 and state.chunked
+            )):  # fmt: skip
+                _, refused, head, need = queue_row
             elif waiting:
-                entered, refused, need, _ = admit_plain(state, state.budget - count)
-                if not count and not entered:
+                state.now = made
+                if shares is not None:
+                    shares.tick, shares.now_ns = it, made
+                entered, refused, need, _ = admit_plain(state, spare, fetched)
+                if not count and not entered and plan is None:
                     state.it = it - 1
                     break
+                steady, lack = not refused, 0
+                if refused:
+                    head = waiting.head().index
+                    steady, lack = lasting(state, refused, need)
+            else:
+                steady, lack = True, 0
             decodes.kv = kv
             changes = len(state.joined) + len(state.left)
             if changes:
                 state.joined, state.left = [], []
             ending = drain(state, it) if it in ends else []
+            prefills = preempted = 0
+            if plan is not None:
+                plan.decode_seqs, plan.decode_kv, plan.finishing = count, kv, ending
+                advance(state, plan, grants)
+                count, kv, ending = plan.decode_seqs, plan.decode_kv, list(plan.finishing)
+                prefills, preempted = plan.prefill_seqs, len(plan.preempted)
+                tokens, qk, again = plan.prefill_tokens, plan.prefill_qk, plan.recomputed_tokens
             if entered:
-                tokens, qk, again, hit = compute(state, entered, it, ending)
+                more, more_qk, more_again, hit = compute(state, entered, it, ending)
+                tokens, qk, again, prefills = tokens + more, qk + more_qk, again + more_again, prefills + len(entered)
+            if entered or fetched or plan is not None:
                 duration, device, host = executor.predict(tokens, qk, count, kv, len(running), changes)
             else:
                 device = round(base + per_kv * kv)
-                duration = device + host if not asynchronous else device if device > host else host
+                duration = device + host if not asynchronous else max(device, host)
+            if plan is not None:
+                duration += plan.link_ns
+                if plan.walked and (plan.prefill or entered or fetched or ending or preempted or plan.starved):
+                    recorder.totals.walked += 1
             end = self.start = start + duration
-            if duration > gaps.since:
-                gaps.since = duration
-            if threshold is not None and duration > threshold:
-                gaps.stalled += duration - threshold
-            free, evicted = pool.free, pool.evicted - state.evicted
-            queue_row = (len(waiting), refused, waiting.head().index, need) if refused else _NOBODY
+            free, evicted, state.evicted = pool.free, pool.evicted - state.evicted, pool.evicted
+            queue_row = (len(waiting), refused, head, need) if refused else _NOBODY
             pack(
                 buffer, rows.at, it, start, duration, device, host, kv, usable - free, free - pool.blank, evicted, count,
-                len(running), qk, tokens, again, len(entered), queue_row[0], 0, len(entered), len(ending), refused, queue_row[2],
-                queue_row[3], hit,
+                len(running), qk, tokens, again, prefills, queue_row[0], preempted, len(entered) + len(fetched), len(ending),
+                refused, head, queue_row[3], hit,
             )  # fmt: skip
             rows.at += width
             if rows.at == full:
                 rows.flush()
-            if evicted:
-                state.evicted = pool.evicted
-            steady = not refused or refused == _SEATS or (refused == _FULL_ISL and counted)
             if asynchronous:
                 made = start
+                if state.late:
+                    register_late(state)
                 if owed:
                     self._concluded(conclude(state, owed))
-                    steady, due, leave = not waiting, events.due_ns, events.event_ns
+                    steady, due, leave = not waiting or lack > pool.free, next_due(events, state), events.event_ns
+                    queue_row = (len(waiting), *queue_row[1:]) if waiting else _NOBODY
                 owed = ending
-                if made >= due and (entered or ending):  # what comes now is known before the iteration under way has ended
-                    if made < events.horizon_ns:
-                        self._deliver(made)
-                    if made >= events.horizon_ns:
-                        self.unwritten = (entered, ending, it, start, end, refused)
-                        start = end
-                        break
-                    due, leave = events.due_ns, events.event_ns
-                    steady, queue_row = not waiting, _NOBODY
             else:
                 made = end
-            if entered:
-                spans.entered(entered, it, start, end)
-                if entries is not None:
-                    _log_entered(entries, entered, it)
+            if plan is not None and preempted:
+                state.stuck = 0 if count or plan.sampled else state.stuck + 1
+            if asynchronous and made >= events.due_ns and (entered or ending or plan is not None):
+                # What comes now is known before the iteration under way has ended.
+                if made < events.horizon_ns:
+                    self._deliver(made)
+                if made >= events.horizon_ns:
+                    self.unwritten, start = (entered, fetched, plan, ending, it, start, end, refused), end
+                    break
+                steady, due, leave = steady or not waiting, next_due(events, state), events.event_ns
+                queue_row = (len(waiting), *queue_row[1:]) if waiting else _NOBODY
+            write_changes(recorder, entered, fetched, plan, ending, it, start, end, refused)
             start = end
-            spans.note_refusal(refused)
-            if ending:
-                spans.finished(ending, it, end)
-                if not asynchronous:
-                    self._concluded(conclude(state, ending))
-                    steady, due, leave = not waiting, events.due_ns, events.event_ns
+            if fetched:
+                fetched, due = [], next_due(events, state)
+            if ending and not asynchronous:
+                self._concluded(conclude(state, ending))
+                steady, due, leave = not waiting or lack > pool.free, next_due(events, state), events.event_ns
         self.made, self.start, self.owed = made, start, owed
         ran = state.it - first
         state.executed += ran
         state.suspended = state.suspended and not ran  # where the prefill cadence counts, nobody waited
         return ran > 0
-
-
-def can_coast(scheduler: Scheduler) -> bool:
-    """Whether stretches of ``scheduler`` follow from sums: blocks are counted, and no batch holds places."""
-    return isinstance(scheduler.state.pool, CountedPool | TracedPool) and scheduler.state.gate is None
-
-
-def _log_entered(entries: RowBuffer, entered: list[Entry], it: int) -> None:
-    for seq, tokens, cached in entered:
-        comp, lost = cached + tokens, seq.lost_high
-        entries.add(it, seq.index, tokens, comp, min(comp, lost) - cached if lost > cached else 0)

@@ -13,43 +13,55 @@ __all__ = ["UNKNOWN_OUTPUT", "ExpectedOutput", "FirstTokenBound", "LengthQuantil
 
 UNKNOWN_OUTPUT = 256
 """Tokens expected of a request of which nothing is known, before anything has finished."""
+_GROUP = 7
+"""Bits of a group of lengths."""
 
 
 class LengthQuantile:
     """The ``share`` quantile of whole lengths up to ``longest``: the smallest length that at least this share of them do not
     exceed.
 
-    Exact and deterministic; a Fenwick tree of counts makes both a new length and the question cost O(log longest).
+    Exact and deterministic. Lengths are counted one by one, in groups, and in groups of groups; the answer is kept with how many
+    lengths lie below it and up to it, so that it is looked for only when it has moved.
     """
 
-    __slots__ = ("_count", "_share", "_top", "_tree")
+    __slots__ = ("_at", "_below", "_count", "_levels", "_share", "_up_to")
 
     def __init__(self, share: float, longest: int) -> None:
         self._share = share
-        self._top = 1 << max(longest, 1).bit_length()
-        self._tree = [0] * (self._top + 1)
-        self._count = 0
+        self._count = self._at = self._below = self._up_to = 0
+        self._levels = tuple([0] * ((longest >> bits) + 1) for bits in (0, _GROUP, 2 * _GROUP))
 
     def add(self, length: int) -> None:
         """One more length, from 1 to ``longest``."""
         self._count += 1
-        at, tree = length, self._tree
-        while at <= self._top:
-            tree[at] += 1
-            at += at & -at
+        ones, groups, all_groups = self._levels
+        ones[length] += 1
+        groups[length >> _GROUP] += 1
+        all_groups[length >> 2 * _GROUP] += 1
+        if length <= self._at:
+            self._up_to += 1
+            if length < self._at:
+                self._below += 1
 
     def value(self) -> int | None:
         """The quantile, ``None`` while nothing was added."""
         if not self._count:
             return None
         rest = max(math.ceil(self._share * self._count), 1)
-        at, step, tree = 0, self._top, self._tree
-        while step:
-            if at + step <= self._top and tree[at + step] < rest:
-                at += step
-                rest -= tree[at]
-            step >>= 1
-        return at + 1
+        if not self._below < rest <= self._up_to:
+            self._look(rest)
+        return self._at
+
+    def _look(self, rest: int) -> None:
+        """The length of rank ``rest``, by the coarsest counts first."""
+        at = below = 0
+        for counts in reversed(self._levels):
+            at <<= _GROUP
+            while below + counts[at] < rest:
+                below += counts[at]
+                at += 1
+        self._at, self._below, self._up_to = at, below, below + self._levels[0][at]
 
 
 class ExpectedOutput:

@@ -46,8 +46,8 @@ class FrontDoor:
     """
 
     __slots__ = (
-        "_degrades", "_ended", "_expected", "_first_token", "_longest", "_quotas", "_rules", "_slo_ns", "_view", "active",
-        "follows",
+        "_bounded", "_degrades", "_ended", "_expected", "_first_token", "_longest", "_quotas", "_rules", "_slo_ns", "_view",
+        "active", "follows",
     )  # fmt: skip
 
     def __init__(self, config: SchedulerConfig, rules: Rules, facts: DoorFacts, view: QueueView) -> None:
@@ -55,6 +55,7 @@ class FrontDoor:
         self._longest = config.max_model_len - 1
         self._view = view
         self.active = own != FrontDoorRules(**{name: getattr(own, name) for name in _TIMES})
+        self._bounded = own.max_queued_reqs is not None or own.max_queued_tokens is not None or own.reject_above_kv is not None
         self._degrades = own.degrade_above_kv is not None or own.degrade_above_queue is not None
         self._expected = ExpectedOutput(own, config.max_model_len)
         self._quotas = Quotas(own, facts.tenants) if Quotas.wanted(own) else None
@@ -83,16 +84,20 @@ class FrontDoor:
         expected = self._expected.of(request) if self.follows else 0
         if rules.max_expected_tokens is not None and expected > rules.max_expected_tokens:
             return _reject(OutcomeReason.expected_limit, expected, rules.max_expected_tokens)
-        verdict = self._full(request) or self._hopeless(request, at)
+        verdict = self._full(request) if self._bounded else None
+        if verdict is None and self._first_token is not None:
+            verdict = self._hopeless(request, at)
         if verdict is not None:
             return verdict
         cut = self._cut(request) if self._degrades else None
         if cut is not None:
             expected = min(expected, rules.degrade_to_tokens)
-        verdict = self._over_quota(request, prompt + expected, at) or cut or _ADMIT
-        if verdict is cut:
+        over = self._quotas.enter(request.tenant, prompt + expected, at) if self._quotas is not None else None
+        if over is not None:
+            return _reject(*over)
+        if cut is not None:
             self._degrade(request)
-        return verdict
+        return cut or _ADMIT
 
     def ended(self, request: Request, at: int, tokens: int) -> None:
         """A request that was let in ended at ``at`` (ns), with a complete answer of ``tokens``, or (-1) without."""
@@ -137,19 +142,6 @@ class FrontDoor:
             return Verdict(Decision.degrade, OutcomeReason.queue_requests, view.requests(), rules.degrade_above_queue)
         if rules.degrade_above_kv is not None and view.kv_used() > (most := int(rules.degrade_above_kv * view.kv_total)):
             return Verdict(Decision.degrade, OutcomeReason.kv_use, view.kv_used(), most)
-        return None
-
-    def _over_quota(self, request: Request, tokens: int, at: int) -> Verdict | None:
-        quotas, tenant = self._quotas, request.tenant
-        if quotas is None:
-            return None
-        full = quotas.full(tenant)
-        if full is not None:
-            return _reject(OutcomeReason.quota_concurrent, *full)
-        left = quotas.charge(tenant, tokens, at)
-        if left is not None:
-            return _reject(OutcomeReason.quota_tokens, tokens, left)
-        quotas.came(tenant)
         return None
 
     def _degrade(self, request: Request) -> None:

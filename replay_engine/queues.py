@@ -133,6 +133,11 @@ class FairQueue:
         self._found = 0
         """Who was first when what ``_seen`` counts was last looked at."""
 
+    @property
+    def ages(self) -> bool:
+        """Whether waiting lowers a counter."""
+        return self._aging_ns is not None
+
     def __len__(self) -> int:
         return self._length
 

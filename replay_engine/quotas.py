@@ -6,6 +6,8 @@ from collections.abc import Sequence as SequenceOf
 from typing import Any
 
 from replay_engine.rules import FrontDoorRules
+from replay_engine.tables import OutcomeReason
+from replay_engine.types import NEVER
 
 __all__ = ["DEFAULT_BURST_S", "Quotas", "TokenBucket"]
 
@@ -35,11 +37,15 @@ class TokenBucket:
 
     def take(self, tokens: int, at: int) -> bool:
         """Take ``tokens`` at ``at`` (ns), all or none."""
-        self._refill(at)
-        if tokens * _UNIT > self._level:
-            return False
-        self._level -= tokens * _UNIT
-        return True
+        level, wanted = self._level, tokens * _UNIT
+        if at > self._at:
+            level += (at - self._at) * self._rate
+            if level > self._most:
+                level = self._most
+            self._at = at
+        enough = wanted <= level
+        self._level = level - wanted if enough else level
+        return enough
 
     def _refill(self, at: int) -> None:
         if at > self._at:
@@ -47,10 +53,22 @@ class TokenBucket:
             self._at = at
 
 
+class _Use:
+    """A tenant's requests in the engine, how many it may have, and its bucket."""
+
+    __slots__ = ("bucket", "limit", "live")
+
+    def __init__(self, limits: dict[str, Any]) -> None:
+        rate, burst = limits["quota_tokens_per_s"], limits["quota_burst_tokens"]
+        self.live = 0
+        self.limit: int = NEVER if limits["quota_concurrent"] is None else limits["quota_concurrent"]
+        self.bucket = None if rate is None else TokenBucket(rate, rate * DEFAULT_BURST_S if burst is None else burst)
+
+
 class Quotas:
     """Buckets and counts per tenant code; ``names`` by code, for the overrides. Requests of unknown tenants share one quota."""
 
-    __slots__ = ("_buckets", "_default", "_limits", "_live")
+    __slots__ = ("_default", "_limits", "_uses")
 
     def __init__(self, rules: FrontDoorRules, names: SequenceOf[str]) -> None:
         self._default: dict[str, Any] = {
@@ -59,40 +77,27 @@ class Quotas:
             "quota_concurrent": rules.quota_concurrent,
         }
         self._limits = {code: self._default | rules.quotas[name] for code, name in enumerate(names) if name in rules.quotas}
-        self._buckets: dict[int, TokenBucket | None] = {}
-        self._live: dict[int, int] = {}
+        self._uses: dict[int, _Use] = {}
 
     @staticmethod
     def wanted(rules: FrontDoorRules) -> bool:
         """Whether any tenant has a quota."""
         return rules.quota_tokens_per_s is not None or rules.quota_concurrent is not None or bool(rules.quotas)
 
-    def full(self, tenant: int) -> tuple[int, int] | None:
-        """Requests the tenant has in the engine and may have, when that is no more than it has."""
-        limit = self._limits.get(tenant, self._default)["quota_concurrent"]
-        live = self._live.get(tenant, 0)
-        return (live, limit) if limit is not None and live >= limit else None
-
-    def charge(self, tenant: int, tokens: int, at: int) -> int | None:
-        """Take ``tokens`` off the tenant's bucket; the tokens left in it when they do not suffice, ``None`` when they do."""
-        bucket = self._buckets[tenant] if tenant in self._buckets else self._new_bucket(tenant)
-        if bucket is None or bucket.take(tokens, at):
-            return None
-        return bucket.level(at)
-
-    def _new_bucket(self, tenant: int) -> TokenBucket | None:
-        limits = self._limits.get(tenant, self._default)
-        rate, burst = limits["quota_tokens_per_s"], limits["quota_burst_tokens"]
-        if rate is None:
-            self._buckets[tenant] = None
-        else:
-            self._buckets[tenant] = TokenBucket(rate, rate * DEFAULT_BURST_S if burst is None else burst)
-        return self._buckets[tenant]
-
-    def came(self, tenant: int) -> None:
-        """A request of the tenant enters the engine."""
-        self._live[tenant] = self._live.get(tenant, 0) + 1
+    def enter(self, tenant: int, tokens: int, at: int) -> tuple[OutcomeReason, int, int] | None:
+        """A request of ``tokens`` comes at ``at`` (ns): it is counted and takes them off the tenant's bucket, ``None``; or
+        neither, and the answer is why: the requests the tenant has and may have, or the tokens wanted and left."""
+        use = self._uses.get(tenant)
+        if use is None:
+            use = self._uses[tenant] = _Use(self._limits.get(tenant, self._default))
+        if use.live >= use.limit:
+            return OutcomeReason.quota_concurrent, use.live, use.limit
+        bucket = use.bucket
+        if bucket is not None and not bucket.take(tokens, at):
+            return OutcomeReason.quota_tokens, tokens, bucket.level(at)
+        use.live += 1
+        return None
 
     def left(self, tenant: int) -> None:
-        """One of them has ended."""
-        self._live[tenant] -= 1
+        """One of the tenant's requests has ended."""
+        self._uses[tenant].live -= 1

@@ -12,7 +12,8 @@ from collections.abc import Callable, Generator
 from collections.abc import Sequence as SequenceOf
 
 from replay_engine.arrivals import NEVER, Calendar
-from replay_engine.coast import Coaster, can_coast
+from replay_engine.coast import Coaster
+from replay_engine.coasted import can_coast
 from replay_engine.config import SchedulerConfig
 from replay_engine.front_door import DoorFacts
 from replay_engine.intake import Client, Intake
@@ -61,11 +62,10 @@ class Replica:
         self.recorder = Recorder(sink, config, mode=mode, stall_threshold_ns=stall_threshold_ns, on_chunk=on_chunk)
         self.recorder.spans.batch_answers = rules.batching.answers == "batch"
         self.intake = Intake(calendar, self.scheduler, self.recorder, rules, facts, client)
-        self._stuck = 0
         self.now = self.next_ns = 0
         self._coaster = (
             Coaster(self.scheduler, executor, self.recorder, calendar, self._deliver, self._retire)
-            if coast and isinstance(executor, SimExecutor) and can_coast(self.scheduler)
+            if coast and isinstance(executor, SimExecutor) and can_coast(self.scheduler.state)
             else None
         )
         self._under_way: tuple[tuple[BatchPlan, Pending] | None, SequenceOf[Sequence]] = (None, ())
@@ -213,7 +213,7 @@ class Replica:
         if finished and self.rules.batching.answers == "batch":
             self.recorder.spans.answer(finished, self.scheduler.state.it, self.now)
         if finished:
-            self._stuck = 0
+            self.scheduler.state.stuck = 0
             self.intake.retire(finished)
 
     def _no_progress(self, plan: BatchPlan) -> bool:
@@ -221,5 +221,6 @@ class Replica:
 
         Nobody decodes and no prefill completes in such an iteration; whenever one of both happens the count starts again.
         """
-        self._stuck = 0 if plan.decode_seqs or plan.sampled else self._stuck + 1
-        return self._stuck > 1000 + 10 * len(self.intake.live)
+        state = self.scheduler.state
+        state.stuck = 0 if plan.decode_seqs or plan.sampled else state.stuck + 1
+        return state.stuck > 1000 + 10 * len(self.intake.live)

@@ -182,11 +182,11 @@ class Scheduler:
             plan.refused_by, plan.refused = _AFTER_PREEMPTION, self._waiting.head()
             return False
         state = self.state
+        if state.shares is not None:
+            state.shares.tick = state.it
         if state.plain:
             admit_into(state, plan, spare, grants)
             return False
-        if state.shares is not None:
-            state.shares.tick = state.it
         before = len(grants)
         carries = admit_waiting(state, plan, spare, grants)
         if state.gate is not None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence as SequenceOf
 
 from replay_engine.gaps import GapClock
 from replay_engine.outcomes import write_absent, write_early, write_finished
-from replay_engine.plain_admission import Entry
+from replay_engine.plain_admission import Entry, Fetched
 from replay_engine.rows import RowBuffer
 from replay_engine.straight import write_pending, write_straight
 from replay_engine.tables import OutcomeReason
@@ -20,18 +20,15 @@ from replay_engine.types import BatchPlan, Displaced, Phase, PrefillEntry, Refus
 
 __all__ = ["SpanTracker"]
 
-_QUEUED, _PREFILL, _WAIT, _DECODE, _STALLED, _PREEMPTED, _SWAPPED, _PAUSED, _TRANSFER, _HOLD = (
+_QUEUED, _PREFILL, _WAIT, _DECODE, _STALLED, _PREEMPTED, _SWAPPED, _PAUSED, _TRANSFER, _HOLD, _DISPATCH = (
     int(p)
     for p in (
         Phase.queued, Phase.prefill, Phase.prefill_wait, Phase.decode, Phase.stalled, Phase.preempted, Phase.swapped,
-        Phase.paused, Phase.transfer, Phase.batch_hold,
+        Phase.paused, Phase.transfer, Phase.batch_hold, Phase.dispatch,
     )
 )  # fmt: skip
-_DISPATCH = int(Phase.dispatch)
 _AWAY = {int(Displaced.recompute): _PREEMPTED, int(Displaced.swap): _SWAPPED, int(Displaced.pause): _PAUSED}
-_ENDED = -1
-_EVICTED = int(Displaced.evicted)
-_AFTER_PREEMPTION = int(Refusal.after_preemption)
+_ENDED, _EVICTED, _AFTER_PREEMPTION = -1, int(Displaced.evicted), int(Refusal.after_preemption)
 
 
 class SpanTracker:
@@ -47,15 +44,9 @@ class SpanTracker:
     )  # fmt: skip
 
     def __init__(
-        self,
-        spans: RowBuffer,
-        outcomes: RowBuffer,
-        preemptions: RowBuffer,
-        gaps: GapClock,
-        *,
-        keep_spans: bool,
-        keep_outcomes: bool,
-    ) -> None:
+        self, spans: RowBuffer, outcomes: RowBuffer, preemptions: RowBuffer, gaps: GapClock, *,
+        keep_spans: bool, keep_outcomes: bool,
+    ) -> None:  # fmt: skip
         self._spans = spans
         self._outcomes = outcomes
         self._preemptions = preemptions
@@ -72,15 +63,10 @@ class SpanTracker:
     def changes(self, plan: BatchPlan, start: int, end: int) -> None:
         """What ``plan`` changed for its sequences. The gap clock has not ticked for this iteration yet."""
         it, gaps = plan.iteration, self._gaps
-        if plan.preempted or plan.displaced:
-            self._displace(plan, it, start)
-        for seq in plan.starved:
-            self._passed_over(seq, it, start, plan.starved_by)
+        self.upset(plan, start)
         for seq, cached, resumed in plan.admitted:
             self._admit(seq, it, start, cached, resumed)
-        for seq, copy_ns in plan.loading:
-            self._turn(seq, _TRANSFER, it, start)
-            self._open[seq.index][8] += copy_ns
+        self._fetch(plan.loading, it, start)
         for entry in plan.prefill:
             self._served(entry, it, start)
         gaps.tick(end - start)
@@ -104,8 +90,11 @@ class SpanTracker:
             else:
                 self._finish(seq, it, end)
 
-    def entered(self, entries: SequenceOf[Entry], it: int, start: int, end: int) -> None:
-        """``entries`` were admitted, and computed their first tokens. The gap clock has ticked for this iteration."""
+    def entered(
+        self, entries: SequenceOf[Entry], it: int, start: int, end: int, fetched: SequenceOf[Fetched], plan: BatchPlan | None
+    ) -> None:
+        """``entries`` were admitted, and computed their first tokens; ``fetched`` wait for their KV; ``plan`` has what explicit
+        sequences of the running list did. The gap clock has ticked for this iteration."""
         gaps, refused = self._gaps, self._refused_before
         mark = gaps.fold()
         back: list[Sequence] = []
@@ -121,9 +110,22 @@ class SpanTracker:
                 seq.first_token_ns = seq.last_token_ns = seq.phase_start_ns = end
                 seq.phase, seq.phase_iteration, seq.straight = _DECODE, it + 1, 2
                 seq.joined_stack, seq.stalled_mark = mark, gaps.stalled
+        self._fetch(fetched, it, start)
+        if plan is not None:
+            for entry in plan.prefill:
+                self._served(entry, it, start)
+            for seq in plan.sampled:
+                self._token(seq, it, end, mark)
         for seq in back:
             if seq.comp == seq.nt:
                 self._token(seq, it, end, mark)
+
+    def upset(self, plan: BatchPlan, start: int) -> None:
+        """Who lost seat or token in ``plan``. The gap clock has not ticked for this iteration yet."""
+        if plan.preempted or plan.displaced:
+            self._displace(plan, plan.iteration, start)
+        for seq in plan.starved:
+            self._passed_over(seq, plan.iteration, start, plan.starved_by)
 
     def note_refusal(self, code: int) -> None:
         """Why the queue head stood refused in the iteration just logged: the reason of a wait that ends in the next one."""
@@ -141,16 +143,21 @@ class SpanTracker:
         self._close(seq, iteration - 1, at)
         seq.phase, seq.phase_iteration, seq.phase_start_ns, seq.phase_reason = phase, iteration, at, reason
 
+    def _fetch(self, back: SequenceOf[Fetched], it: int, start: int) -> None:
+        for seq, copy_ns in back:
+            away = self._open[seq.index]
+            away[1], away[3], away[8] = it, start, away[8] + copy_ns
+            self._turn(seq, _TRANSFER, it, start)
+
     def _admit(self, seq: Sequence, it: int, start: int, cached: int, resumed: bool) -> None:
-        if seq.phase == _ENDED:
+        if seq.phase in (_ENDED, _SWAPPED):
             return
         if seq.phase == _QUEUED:
             self._first_admission(seq, it, start, self._refused_before)
-        elif seq.phase in (_PAUSED, _SWAPPED):
+        elif seq.phase == _PAUSED:
             away = self._open[seq.index]
             away[1], away[3] = it, start
-            if seq.phase == _PAUSED:
-                self._turn(seq, _PREFILL, it, start, _AFTER_PREEMPTION)
+            self._turn(seq, _PREFILL, it, start, _AFTER_PREEMPTION)
         elif resumed:
             self._turn(seq, _PREFILL, it, start, _AFTER_PREEMPTION)
             row = self._open.get(seq.index)
@@ -203,9 +210,7 @@ class SpanTracker:
     def _leave_set(self, seq: Sequence, at: int) -> None:
         """The last token came at ``at``, the end of the iteration before."""
         gaps = self._gaps
-        longest = gaps.longest_since(seq.joined_stack)
-        if longest > seq.max_gap_ns:
-            seq.max_gap_ns = longest
+        seq.max_gap_ns = max(seq.max_gap_ns, gaps.longest_since(seq.joined_stack))
         seq.stalled_ns += gaps.stalled - seq.stalled_mark
         seq.last_token_ns = at
 
@@ -215,12 +220,10 @@ class SpanTracker:
             row = self._open.get(seq.index)
             if row is not None:
                 row[5] += entry.recompute
-        if seq.phase == _WAIT:
+        if seq.phase in (_WAIT, _TRANSFER):
             self._turn(seq, _PREFILL, it, start, _AFTER_PREEMPTION if seq.index in self._open else 0)
         elif seq.phase == _STALLED:
             self._turn(seq, _DECODE, it, start)
-        elif seq.phase == _TRANSFER:
-            self._turn(seq, _PREFILL, it, start, _AFTER_PREEMPTION)
 
     def _token(self, seq: Sequence, it: int, end: int, mark: int) -> None:
         """An explicit sequence has sampled a token at ``end``; if it goes on it is a member of the set from the next iteration
@@ -272,8 +275,7 @@ class SpanTracker:
             self._close(seq, it, at)
             seq.phase = _ENDED
             seq.first_token_ns = seq.last_token_ns = at
-            seq.max_gap_ns = 0 if seq.output_limit > 1 else -1
-            seq.stalled_ns = 0
+            seq.max_gap_ns, seq.stalled_ns = 0 if seq.output_limit > 1 else -1, 0
             write_finished(self._outcomes, seq, at, stalls=self._gaps.threshold is not None)
 
     def end_early(self, seq: Sequence, at: int, it: int, state: RequestState, reason: OutcomeReason, outputs: int) -> None:
@@ -295,4 +297,3 @@ class SpanTracker:
         """The client held a request back from its arrival to ``at``."""
         if self.keep_spans:
             self._spans.add(-1, -1, arrival, at, index, _DISPATCH, 0)
-

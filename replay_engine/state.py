@@ -34,7 +34,7 @@ class State:
         "decodes", "evicted", "executed", "expected", "fill_offset", "full_isl", "gate", "handover", "hold", "host", "interval",
         "it", "joined", "lag", "last_prefill", "late", "left", "levels", "loading", "lone_exempt", "loose", "memo_changes",
         "memo_head", "memo_lack", "next_ticket", "now", "partial", "paused", "plain", "pool", "priority", "reserve",
-        "reserve_decode", "rules", "running", "seats", "shares", "size", "suspended", "threshold", "turn", "turns",
+        "reserve_decode", "rules", "running", "seats", "shares", "size", "stuck", "suspended", "threshold", "turn", "turns",
         "usable", "victim", "waiting",
     )  # fmt: skip
 
@@ -48,14 +48,13 @@ class State:
         self.contiguous = isinstance(pool, ContiguousPool)
         self.counted = isinstance(pool, CountedPool)
         self.plain = not self.contiguous and self._without_rules(rules)
-        """Whether nothing but vLLM's knobs bears on admission, and the rarer of these are off."""
+        """Whether nothing but the queue's order and vLLM's knobs bears on admission, and the rarer of these are off."""
         self.usable = config.usable_blocks
         self.decodes = DecodeSet(config.block_size, self.shares)
         self.running: dict[int, Sequence] = {}
         self.loose: dict[int, Sequence] = {}
         self.it = -1
-        self.now = 0
-        self.next_ticket = 0
+        self.now = self.next_ticket = 0
         self.joined: list[Sequence] = []
         self.left: list[Sequence] = []
         self.late: list[Sequence] = []
@@ -68,16 +67,16 @@ class State:
         self.levels: dict[int, int] = {}
         """Running sequences by priority, kept where a more urgent arrival may preempt."""
         self.hold = False
-        self.turn = 0
-        self.evicted = 0
+        self.turn = self.evicted = 0
         self.executed = 0
+        self.stuck = 0
+        """Iterations that preempted and brought nobody a token, since one that did not."""
         self.last_prefill = -self.interval
         self.suspended = False
         self.carried = False
         """Whether the walk gave a prefill chunk, even if a preemption took it back: the cadence counts it."""
         self.memo_head: Sequence | None = None
-        self.memo_lack = 0
-        self.memo_changes = 0
+        self.memo_lack = self.memo_changes = 0
 
     def _set_knobs(self, config: SchedulerConfig) -> None:
         new = config.engine_version == "0.33.0"
@@ -122,9 +121,8 @@ class State:
         return self.handover is not None and self.handover.decode
 
     def _without_rules(self, rules: Rules) -> bool:
-        plain = rules.batching == _PLAIN and not rules.order.reserved and self.shares is None
-        knobs = self.interval == 1 and not self.threshold and not self._fetches
-        return plain and knobs and rules.preemption.mode == "recompute" and not rules.preemption.to_admit
+        plain = rules.batching == _PLAIN and not rules.order.reserved and not rules.preemption.to_admit
+        return plain and self.interval == 1 and not self.threshold and not self._fetches
 
     def _queue(self, by: str) -> WaitingQueue:
         if by == "fcfs":

@@ -1,0 +1,112 @@
+"""Coasted iterations under pressure, in every order and way of preempting: byte for byte the rows of the plan-by-plan loop."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from replay_engine.coast import Coaster
+from replay_engine.combinations import check
+from replay_engine.config import ConfigError, SchedulerConfig
+from replay_engine.profile import Latency
+from replay_engine.rules import Client, FrontDoorRules, Link, Order, Preemption, Rules
+from replay_engine.tables import TABLES
+from replay_engine.types import Displaced
+from tests.engine.test_front_door import Asked
+from tests.engine.test_policies import run
+
+__all__: list[str] = []
+
+Case = tuple[list[Asked], SchedulerConfig, Rules, Latency]
+LATENCIES = (
+    Latency(floor_ns=100.0, b_ns=1.0),
+    Latency(floor_ns=50.0, a_ns=20.0, b_ns=2.0, c_ns=0.01, d_ns=1.0, e_ns=0.3, h0_ns=20.0),
+    Latency(floor_ns=50.0, a_ns=20.0, b_ns=2.0, c_ns=0.01, d_ns=1.0, e_ns=0.3, h0_ns=20.0, h1_ns=1.5, h2_ns=2.5),
+)
+
+
+def engine(rng: random.Random) -> SchedulerConfig:
+    """Few blocks beyond what the longest request needs."""
+    size, longest = rng.choice([1, 2, 4, 16]), rng.choice([40, 160, 400])
+    budget = rng.choice([4, 8, 16, 64, 400])
+    return SchedulerConfig(
+        max_num_batched_tokens=budget, max_num_seqs=min(rng.choice([2, 4, 8, 64]), budget), max_model_len=longest,
+        block_size=size,
+        num_gpu_blocks=1 - -longest // size + rng.choice([1, 3, 10, 40]) * (1 if size > 2 else 4),
+        async_scheduling=rng.random() < 0.5, enable_prefix_caching=rng.random() < 0.4,
+        policy=rng.choice(["fcfs", "fcfs", "priority"]), watermark=rng.choice([0.0, 0.0, 0.05]),
+        scheduler_reserve_full_isl=rng.random() < 0.7, enable_chunked_prefill=rng.random() < 0.85,
+        prefill_schedule_interval=rng.choice([1] * 9 + [3]), long_prefill_token_threshold=rng.choice([0] * 6 + [3]),
+    )  # fmt: skip
+
+
+def rule_set(rng: random.Random) -> Rules:
+    mode = rng.choice(["recompute", "swap", "swap", "pause"])
+    by = rng.choice(["engine", "fcfs", "priority", "fair", "fair", "shortest_first", "deadline"])
+    victim = rng.choice(["engine", "engine", "last", "lowest_priority", "most_kv", "least_progress"])
+    doors = (
+        FrontDoorRules(), FrontDoorRules(quota_tokens_per_s=1e9, quota_concurrent=100_000), FrontDoorRules(timeout_s=1e-5),
+        FrontDoorRules(max_queued_reqs=6),
+    )  # fmt: skip
+    return Rules(
+        order=Order(by=by, aging_s=rng.choice([None, None, 1e-6, 1e-3])),
+        preemption=Preemption(
+            mode=mode, victim=victim, to_admit=rng.random() < 0.1, host_blocks=rng.choice([5, 1000]) if mode == "swap" else 0  # type: ignore[arg-type]
+        ),
+        link=Link(gb_per_s=rng.choice([2000.0, 20.0]), latency_s=rng.choice([0.0, 1e-7, 1e-5])),
+        front_door=rng.choice(doors),
+        client=rng.choice([Client(), Client(), Client(max_in_flight=9)]),
+    )  # fmt: skip
+
+
+def traffic(rng: random.Random, longest: int) -> list[Asked]:
+    gap, at, rows = rng.choice([0, 30, 300, 2000]), 0, []
+    for _ in range(rng.randint(5, 40)):
+        at += rng.randint(0, 2 * gap)
+        prompt = rng.randint(1, longest - 1 if rng.random() < 0.2 else max(longest // 3, 2) - 1)
+        output = rng.randint(1, max(2, min(longest - prompt, rng.choice([3, 20, longest]))))
+        row = Asked(at, prompt, output, priority=rng.randint(0, 2), tenant=rng.choice([0, 1, 2, -1]))
+        rows.append(replace(row, cancel=at + rng.randint(0, 3000)) if rng.random() < 0.1 else row)
+    return rows
+
+
+def cases(first: int, count: int) -> list[Case]:
+    found: list[Case] = []
+    for seed in range(first, first + 10 * count):
+        rng = random.Random(seed)
+        try:
+            config, rules = engine(rng), rule_set(rng)
+            check(config, rules)
+        except ConfigError:
+            continue
+        found.append((traffic(rng, config.max_model_len), config, rules, rng.choice(LATENCIES)))
+        if len(found) == count:
+            break
+    return found
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_coasting_writes_the_same_bytes_under_pressure(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: Counter[str] = Counter()
+    coasted = Coaster.run
+
+    def counting(self: Coaster, *given: object) -> bool:
+        ran = coasted(self, *given)  # type: ignore[arg-type]
+        seen["coasted"] += ran
+        return ran
+
+    monkeypatch.setattr(Coaster, "run", counting)
+    for number, (rows, config, rules, latency) in enumerate(cases(100_000 * part, 100)):
+        (one, fast, how), (two, slow, how_too) = (run(rows, config, rules, latency, coast=coast) for coast in (True, False))
+        assert how == how_too, number
+        for table in TABLES:
+            assert fast.table(table).tobytes() == slow.table(table).tobytes(), (part, number, table)
+        assert one.totals == two.totals, number
+        seen["plain"] += one.scheduler.state.plain
+        for kind in set(fast.table("preemptions")["kind"].tolist()):
+            seen[Displaced(kind).name] += 1
+    assert seen["coasted"] > 200 and seen["plain"] > 40, seen
+    assert seen["recompute"] > 10 and seen["swap"] > 2, seen
