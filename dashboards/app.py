@@ -5,16 +5,20 @@ Everything is served from this process: no page asks the network for anything, a
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
+import threading
 from pathlib import Path
 from typing import Any
 
 from dash import ClientsideFunction, Dash, Input, Output, dcc, html
 from flask import Response, abort, request
 
+from dashboards.address import parse_address
 from dashboards.markup import aria
 from dashboards.pages import PAGES, Page
 from dashboards.queries import RunBook
+from tracekit.errors import TracekitError
 
 __all__ = ["create_app", "is_loopback"]
 
@@ -45,6 +49,7 @@ def create_app(db: str | Path, *, host: str = "127.0.0.1") -> Dash:
         ClientsideFunction("tracekit", "theme"), Output("theme", "data"), Input("theme-choice", "value")
     )
     _guard(app, host)
+    _read_ahead(app, book)
     return app
 
 
@@ -87,6 +92,21 @@ def _route(pathname: str | None) -> Any:
         return page.layout()
     there = ", ".join(page.path for page in PAGES)
     return html.Div([html.H1("No such page"), html.P(f"{path[:80]}: no such page; there is {there}", className="status missing")])
+
+
+def _read_ahead(app: Dash, book: RunBook) -> None:
+    """Read a page's run while the browser still starts the page: a large run takes about as long."""
+
+    def read(ref: str) -> None:
+        with contextlib.suppress(TracekitError):  # the page will say it
+            book.view(ref)
+
+    def begin() -> None:
+        if request.path.rstrip("/") in ("", *(page.path for page in PAGES)):
+            ref = parse_address(request.query_string.decode("utf-8", "replace")).run
+            threading.Thread(target=read, args=(ref,), daemon=True).start()
+
+    app.server.before_request(begin)
 
 
 def _guard(app: Dash, host: str) -> None:

@@ -94,7 +94,10 @@ def timeline_figure(
         strips.stack(3, name.replace("none", "nothing"), waiting, "waiting", *reason_fill(name))
     strips.peak(3, "most waiting", buckets.peak["waiting"], "", theme.waiting)
     _durations(strips)
-    return {"data": strips.traces, "layout": _layout(theme, window_ns, kv_total)}
+    layout = _layout(theme, window_ns, kv_total)
+    if budget is not None and _off_scale(buckets, budget):
+        layout["annotations"][0]["text"] += f" (token budget {budget:,}, off the scale)"
+    return {"data": strips.traces, "layout": layout}
 
 
 def _batch(strips: _Strips, budget: int | None) -> None:
@@ -103,7 +106,13 @@ def _batch(strips: _Strips, budget: int | None) -> None:
     strips.stack(0, "decode", mean["decode"], "tokens", theme.decode)
     strips.stack(0, "prefill", mean["prefill"], "tokens", theme.prefill)
     strips.stack(0, "recomputed", mean["recomputed"], "tokens", theme.recomputed, "/")
-    strips.level(0, "token budget", budget, "tokens")
+    if budget is not None and not _off_scale(strips.buckets, budget):
+        strips.level(0, "token budget", budget, "tokens")
+
+
+def _off_scale(buckets: Buckets, budget: int) -> bool:
+    """Whether the budget lies so far above every batch that a line there would press them flat."""
+    return int(buckets.peak["batch"].max(initial=0)) * 4 < budget
 
 
 def _counts(strips: _Strips) -> None:

@@ -29,6 +29,8 @@ GRAPH: Any = {
 }  # fmt: skip
 SHOWN: dict[str, str] = {}
 HIDDEN = {"display": "none"}
+COVERED = {"visibility": "hidden", "height": "0", "overflow": "hidden"}
+"""Out of sight but as wide as it will be: a figure that gets its width later is drawn twice."""
 OUTPUTS = {
     "runs": Output("run", "options"),
     "run": Output("run", "value"),
@@ -100,7 +102,7 @@ def layout() -> Any:
                 dcc.Graph(id="timeline", figure={"data": [], "layout": {}}, config=GRAPH),
                 id="timeline-box",
                 role="img",
-                style=HIDDEN,
+                style=COVERED,
                 **aria("Timeline of the run", describedby="summary"),
             ),
             html.P(id="summary", className="summary"),
@@ -167,7 +169,7 @@ def _nothing(book: RunBook, why: str) -> Answer:
     except TracekitError:
         runs = []
     return Answer(
-        runs=runs, run=None, replica_box=HIDDEN, status=why, status_class="status missing", notice="", figure_box=HIDDEN,
+        runs=runs, run=None, replica_box=HIDDEN, status=why, status_class="status missing", notice="", figure_box=COVERED,
         summary="", every_ms=QUIET_MS, drawn={"runs": runs},
     )  # fmt: skip
 
@@ -184,7 +186,7 @@ def _answer(view: RunView, address: Address, theme: str, drawn: dict[str, Any]) 
         notes.append(f"no replica {address.replica} in this run: shown is {replica}")
     if replica is None:
         notes.append(_why_empty(view))
-        answer.figure_box, answer.summary, answer.drawn = HIDDEN, "", {"run": view.ref, "replica": None}
+        answer.figure_box, answer.summary, answer.drawn = COVERED, "", {"run": view.ref, "replica": None}
     else:
         _draw(answer, view, replica, address, theme, drawn)
     answer.notice = ". ".join(notes)

@@ -12,7 +12,7 @@ from dashboards.columns import COLUMNS, Columns, Frame
 from replay_engine.tables import ITERATIONS, TABLES
 from tracekit.store import SpoolSink, Store, commit_run
 
-CONSTANTS = {"iterations": {"budget": 8192, "kv_total": 1000, "paused": 0, "swapped": 0, "mode": "simulated"}}
+CONSTANTS = {"iterations": {"budget": 1024, "kv_total": 1000, "paused": 0, "swapped": 0, "mode": "simulated"}}
 
 
 def iteration_rows(count: int, first: int = 0, duration_ns: int = 10_000_000) -> npt.NDArray[np.void]:

@@ -175,3 +175,11 @@ def test_rows_of_several_replicas_are_dealt_out_in_order() -> None:
     by_replica({**columns, "replica": np.full(9, 5)}, dealt)
     numbers = {replica: part.frame()["iteration"].tolist() for replica, part in dealt.items()}
     assert numbers == {0: [1, 3, 4, 7], 2: [0, 2, 5, 6], 5: [8, *range(9)]}
+    spooled = np.zeros(9, [("replica", "<i2"), *rows.dtype.descr])
+    for name, column in columns.items():
+        spooled[name] = column
+    again: dict[int, Columns] = {}
+    by_replica(spooled, again)
+    by_replica(spooled[spooled["replica"] == 2], again)
+    numbers = {replica: part.frame()["iteration"].tolist() for replica, part in again.items()}
+    assert numbers == {0: [1, 3, 4, 7], 2: [0, 2, 5, 6, 0, 2, 5, 6], 5: [8]}

@@ -48,7 +48,7 @@ def test_a_recorded_run_is_read_once(store: Store, monkeypatch: pytest.MonkeyPat
     book = RunBook(store.path)
     view = book.view(str(run))
     assert (view.ref, view.state, view.live, view.events) == ("1", "finished", False, "full")
-    assert (view.budget, view.kv_total) == ({0: 8192}, {0: 1000})
+    assert (view.budget, view.kv_total) == ({0: 1024}, {0: 1000})
     assert same(view.frames[0], iteration_rows(500))
 
     def refused(*_: object) -> None:

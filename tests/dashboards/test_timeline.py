@@ -14,6 +14,7 @@ from dashboards.address import parse_address
 from dashboards.app import create_app, is_loopback
 from dashboards.buckets import downsample, span_ns
 from dashboards.figures import STRIPS, timeline_figure
+from dashboards.pages.timeline import COVERED
 from dashboards.palette import THEMES, reason_fill
 from tests.dashboards.asking import Asker
 from tests.dashboards.runs import frame_of, in_a_killed_process, iteration_rows, recorded, spooled
@@ -54,7 +55,7 @@ def test_a_finished_run(store: Store) -> None:
     assert trace(page, "decode").mean() == pytest.approx(rows["decode_seqs"].mean(), rel=1e-3)
     assert trace(page, "prefill").mean() == pytest.approx(rows["prefill_tokens"].mean(), rel=1e-3)
     assert trace(page, "largest batch").max() == (rows["decode_seqs"] + rows["prefill_tokens"]).max()
-    assert set(trace(page, "token budget")) == {8192}
+    assert set(trace(page, "token budget")) == {1024}
     assert set(trace(page, "all blocks")) == {1000}
     assert trace(page, "max_num_seqs").mean() == pytest.approx(rows["waiting"].mean(), rel=1e-3)
     assert "3,000 iterations, drawn as 1,200 buckets of 25 ms, idle 0.0%" in page["summary.children"]
@@ -116,7 +117,7 @@ def test_a_run_without_iterations_says_why(store: Store, events: str) -> None:
     page = asker(store.path).ask("?run=1")
     assert f"recorded with --events {events}" in page["notice.children"]
     assert "replay with --events full" in page["notice.children"]
-    assert page["timeline-box.style"] == {"display": "none"}
+    assert page["timeline-box.style"] == COVERED
 
 
 def test_a_run_without_any_iteration_yet(store: Store) -> None:
@@ -133,7 +134,7 @@ def test_no_such_run_keeps_the_list(store: Store) -> None:
     gone = page.ask("?run=77")
     assert gone["status.className"] == "status missing"
     assert "run 77: no such run" in gone["status.children"]
-    assert gone["timeline-box.style"] == {"display": "none"}
+    assert gone["timeline-box.style"] == COVERED
     assert [each["value"] for each in gone["run.options"]] == ["1"]
     back = page.ask("?run=1")
     assert back["timeline-box.style"] == {}
@@ -182,7 +183,7 @@ def test_the_figure_is_one_that_plotly_knows(theme: str, window: tuple[int, int]
     rows["preempted"][::100] = 2
     frame = frame_of(rows)
     figure = timeline_figure(
-        downsample(frame, *window), REASONS, THEMES[theme], budget=8192, kv_total=1000, window_ns=window
+        downsample(frame, *window), REASONS, THEMES[theme], budget=1024, kv_total=1000, window_ns=window
     )
     checked = go.Figure(figure)  # raises on a name or value that Plotly does not have
     assert [note.text for note in checked.layout.annotations] == [f"<b>{title}</b>" for title, *_ in STRIPS]
@@ -191,6 +192,15 @@ def test_the_figure_is_one_that_plotly_knows(theme: str, window: tuple[int, int]
     inside = (rows["start_ns"] >= window[0]) & (rows["start_ns"] < window[1])
     assert values(marks["customdata"]).sum() == rows["preempted"][inside].sum()
     assert span_ns(frame) == (0, 30_000_000_000)
+
+
+def test_a_budget_far_above_every_batch_is_said_and_not_drawn() -> None:
+    buckets = downsample(frame_of(iteration_rows(3000)), 0, 30_000_000_000)
+    for budget, drawn in ((2000, True), (8192, False)):
+        figure = timeline_figure(buckets, REASONS, THEMES["dark"], budget=budget, kv_total=None, window_ns=(0, 30_000_000_000))
+        names = [each["name"] for each in figure["data"]]
+        assert ("token budget" in names, "off the scale" in figure["layout"]["annotations"][0]["text"]) == (drawn, not drawn)
+        assert "all blocks" not in names
 
 
 def test_reasons_that_look_alike_do_not() -> None:
