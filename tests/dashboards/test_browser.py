@@ -217,22 +217,22 @@ def test_a_killed_run_says_so_and_comes_back_when_recovered(store: Store, watch:
 
 
 @contextmanager
-def polled(url: str, searches: list[str]) -> Iterator[list[str]]:
-    """Open pages, one per address, that ask again as soon as they have drawn the answer; the states they were told of."""
-    states: list[str] = []
+def polled(url: str, searches: list[str]) -> Iterator[dict[str, list[str]]]:
+    """Open pages, one per address, that ask again as soon as they have drawn the answer; the states each was told of."""
+    states: dict[str, list[str]] = {search: [] for search in searches}
     done = threading.Event()
 
     def poll(search: str) -> None:
         page = Asker(over_http(url))
         while not done.is_set():
-            states.append(page.ask(search)["status.className"].split()[-1])
+            states[search].append(page.ask(search)["status.className"].split()[-1])
             time.sleep(0.02)
 
     def guarded(search: str) -> None:
         try:
             poll(search)
         except Exception as error:
-            states.append(repr(error))
+            states[search].append(repr(error))
 
     threads = [threading.Thread(target=guarded, args=(search,)) for search in searches]
     for thread in threads:
@@ -261,6 +261,8 @@ def test_replays_commit_while_pages_are_open(tmp_path: Path, store: Store, watch
         shown.until("status", r"^finished: 900 requests, [\d,]+ iterations")
         shown.until("summary", r"[\d,]{6,} iterations")
     assert [run["name"] for run in list_runs(store)] == ["before", "live", "live"]
-    assert set(states) <= {"finished", "running", "committing", "busy", "missing"}, set(states)
-    assert {"finished", "running"} <= set(states)
-    assert "missing" not in states[states.index("running") :]
+    told = {search: set(said) for search, said in states.items()}
+    assert told["?run=1"] <= {"finished", "busy"}, told
+    for search in ("?run=last", "?run=live", "?run=last&last=10"):
+        assert {"running", "finished"} <= told[search] <= {"missing", "running", "committing", "busy", "finished"}, told
+        assert "missing" not in states[search][states[search].index("running") :]
