@@ -55,10 +55,17 @@ def paged_decode_attention(
         raise ValueError(f"num_splits={num_splits}: expected 1 to {MAX_SPLITS}")
     if not uses_triton(q):
         return paged_decode_attention_reference(out, q, kv_cache, block_table, kv_lens, scale)
-    if num_splits > 1 and (scratch is None or scratch.lse.shape[0] < num_splits or scratch.lse.shape[1] < q.shape[0]):
+    if num_splits > 1 and not _fits(scratch, num_splits, q):
         raise ValueError(f"num_splits={num_splits} over {q.shape[0]} sequences needs a scratch of that size (decode_scratch)")
     kernel("decode_attention_kernel").launch(out, q, kv_cache, block_table, kv_lens, scratch, num_splits, scale)
     return out
+
+
+def _fits(scratch: DecodeScratch | None, num_splits: int, q: torch.Tensor) -> bool:
+    if scratch is None:
+        return False
+    splits, seqs, *vectors = scratch.partial.shape
+    return splits >= num_splits and seqs >= q.shape[0] and vectors == list(q.shape[1:])
 
 
 def paged_decode_attention_reference(

@@ -1,0 +1,249 @@
+"""Compiles every kernel for a device that is not there, and says what the assembler says: registers, spills, shared memory.
+
+    python -m replay_kernels.ahead_of_time [--arch 90] [--only TEXT] [--json]
+
+The ops are called as the engine calls them, on tensors without storage; their launches are caught and compiled with the
+arguments, constants and alignments that a launch would have compiled them with. No device and no driver is needed; triton
+brings the assembler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+import replay_kernels as ops
+from replay_kernels.launch import HOPPER, OLDER, Launches, use_launches
+
+__all__ = ["GEOMETRIES", "Compiled", "Geometry", "compile_all", "main"]
+
+
+class Geometry(NamedTuple):
+    """What of a model the kernels are compiled for; ``splits`` are the decode launches, of which each compiles anew."""
+
+    name: str
+    heads: int
+    kv_heads: int
+    head_dim: int
+    hidden: int
+    dtype: torch.dtype
+    block_size: int
+    splits: tuple[int, ...]
+    qk_norm: bool = False
+
+
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+GEOMETRIES = (
+    Geometry("llama-3.1-8b", 32, 8, 128, 4096, BF16, 16, (1, 16)),
+    Geometry("qwen3-0.6b", 16, 8, 128, 1024, BF16, 16, (4,), qk_norm=True),
+    Geometry("qwen2.5-7b", 28, 4, 128, 3584, BF16, 32, (2,)),
+    Geometry("float16, heads of 64", 32, 8, 64, 2048, FP16, 16, (1,)),
+    Geometry("heads of 256", 16, 8, 256, 2048, BF16, 16, (8,)),
+    Geometry("one kv head", 32, 1, 128, 4096, BF16, 64, (16,)),
+    Geometry("float32", 8, 4, 128, 1024, FP32, 16, (4,), qk_norm=True),
+)
+
+
+class Compiled(NamedTuple):
+    """One kernel with one set of constants: what its assembly holds.
+
+    ``shared`` and ``spills`` (stores and loads) in bytes; ``wide_copies`` and ``wide_loads`` count 16-byte copies into shared
+    memory and 16-byte loads; ``seconds`` is the work of compiling it.
+    """
+
+    geometry: str
+    kernel: str
+    constants: dict[str, Any]
+    warps: int
+    stages: int
+    registers: int
+    spills: int
+    shared: int
+    wgmma: bool
+    mma: bool
+    wide_copies: int
+    wide_loads: int
+    seconds: float
+
+
+class Launch(NamedTuple):
+    """A caught launch: the jitted function, its positional arguments and its keywords."""
+
+    kernel: Any
+    args: tuple[Any, ...]
+    keywords: dict[str, Any]
+
+
+@contextmanager
+def caught_launches() -> Iterator[list[Launch]]:
+    """Collects the launches of the block instead of making them."""
+    from triton.runtime.jit import JITFunction
+
+    caught: list[Launch] = []
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **keywords: Any) -> None:
+        caught.append(Launch(self, args, keywords))
+
+    before = JITFunction.run
+    JITFunction.run = run  # type: ignore[method-assign]
+    try:
+        yield caught
+    finally:
+        JITFunction.run = before  # type: ignore[method-assign]
+
+
+def op_calls(model: Geometry) -> Iterator[Callable[[], Any]]:
+    """Every op of one geometry as a call on tensors without storage, prefill both short and long."""
+
+    def made(*shape: int, dtype: torch.dtype = model.dtype) -> torch.Tensor:
+        return torch.empty(*shape, dtype=dtype, device="meta")
+
+    tokens, seqs, vectors = 64, 32, (model.heads, model.head_dim)
+    int32 = torch.int32
+    cache = made(1024, 4, 2, model.block_size, model.kv_heads, model.head_dim)[:, 1]
+    table, lens, starts = made(seqs, 513, dtype=int32), made(seqs, dtype=int32), made(seqs + 1, dtype=int32)
+    width = (model.heads + 2 * model.kv_heads) * model.head_dim
+    qkv = made(tokens, width).unflatten(-1, (-1, model.head_dim)).split([model.heads, model.kv_heads, model.kv_heads], 1)
+    q, out = qkv[0], made(tokens, *vectors)
+    weight = made(model.head_dim) if model.qk_norm else None
+    scratch = ops.decode_scratch(seqs, *vectors, "meta")
+    place = made(tokens, dtype=torch.int64)
+    for longest in (64, 4096):
+        yield lambda longest=longest: ops.paged_prefill_attention(out, q, cache, table, starts, lens, max_query_len=longest)
+    for splits in model.splits:
+        yield lambda splits=splits: ops.paged_decode_attention(
+            out[:seqs], q[:seqs], cache, table, lens, scratch, num_splits=splits
+        )
+    yield lambda: ops.qk_norm_rope_kv_write(
+        *qkv, place, place, made(4096, model.head_dim, dtype=FP32), cache, q_weight=weight, k_weight=weight
+    )
+    for residual in (None, made(tokens, model.hidden)):
+        yield lambda residual=residual: ops.rms_norm(made(tokens, model.hidden), made(model.hidden), residual, eps=1e-6)
+    yield lambda: ops.silu_mul(made(tokens, 8 * model.hidden))
+    yield lambda: ops.gumbel_argmax(made(seqs, 151_936), made(seqs, dtype=FP32), place[:seqs], place[:seqs])
+    yield lambda: ops.copy_blocks(cache.new_empty(64, 4096), cache.new_empty(64, 4096), made(8, 2, dtype=torch.int64))
+
+
+def compile_all(arch: int = 90, only: str = "", chosen: Launches | None = None) -> Iterator[Compiled]:
+    """Compiles what ``GEOMETRIES`` call, each distinct kernel once; ``only`` keeps names (geometry or kernel) that contain it."""
+    seen = set()
+    with use_launches(chosen or (HOPPER if arch >= 90 else OLDER)), ops.use_backend("triton"):
+        for model in GEOMETRIES:
+            with caught_launches() as caught:
+                for call in op_calls(model):
+                    call()
+            for launch in caught:
+                source, key = _source(launch)
+                if key in seen or only not in f"{model.name} {launch.kernel.__name__}":
+                    continue
+                seen.add(key)
+                yield _compiled(model.name, launch, source, arch)
+
+
+def _source(launch: Launch) -> tuple[Any, str]:
+    """What a launch would compile: argument types, constants, and which arguments are multiples of 16."""
+    from triton.compiler import ASTSource
+
+    signature: dict[str, str] = {}
+    constants: dict[str, Any] = {}
+    attributes: dict[tuple[int, ...], list[list[Any]]] = {}
+    bound = dict(zip(launch.kernel.arg_names, launch.args, strict=False)) | launch.keywords
+    for place, parameter in enumerate(launch.kernel.params):
+        value = bound[parameter.name]
+        special = not parameter.do_not_specialize
+        if parameter.is_constexpr or (special and isinstance(value, int) and value == 1):
+            signature[parameter.name], constants[parameter.name] = "constexpr", value
+            continue
+        signature[parameter.name] = _type_name(value)
+        if special and (isinstance(value, torch.Tensor) or (isinstance(value, int) and value % 16 == 0)):
+            attributes[(place,)] = [["tt.divisibility", 16]]
+    options = {name: launch.keywords[name] for name in ("num_warps", "num_stages") if name in launch.keywords}
+    key = repr((launch.kernel.__name__, signature, constants, attributes, options))
+    return ASTSource(launch.kernel, signature, constants, attributes), key
+
+
+def _type_name(value: Any) -> str:
+    names = {BF16: "bf16", FP16: "fp16", FP32: "fp32", torch.int32: "i32", torch.int64: "i64"}
+    if isinstance(value, torch.Tensor):
+        return f"*{names[value.dtype]}"
+    if isinstance(value, float):
+        return "fp32"
+    return "i32" if -(2**31) <= value < 2**31 else "i64"
+
+
+def _compiled(geometry: str, launch: Launch, source: Any, arch: int) -> Compiled:
+    import triton
+    from triton.backends.compiler import GPUTarget
+
+    start = time.perf_counter()
+    options = {name: launch.keywords[name] for name in ("num_warps", "num_stages") if name in launch.keywords}
+    done = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+    ptx = done.asm["ptx"]
+    registers, spills = _assembled(ptx, arch)
+    return Compiled(
+        geometry=geometry,
+        kernel=launch.kernel.__name__,
+        constants={name: value for (place,), value in source.constants.items() for name in [launch.kernel.arg_names[place]]},
+        warps=done.metadata.num_warps,
+        stages=done.metadata.num_stages,
+        registers=registers,
+        spills=spills,
+        shared=done.metadata.shared,
+        wgmma="wgmma.mma_async" in ptx,
+        mma="mma.sync" in ptx,
+        wide_copies=len(re.findall(r"cp\.async\.c[ag]\.shared\.global \[[^\]]*\], \[[^\]]*\], 0x10", ptx)),
+        wide_loads=len(re.findall(r"ld\.global[.\w:]*v4\.b32", ptx)),
+        seconds=round(time.perf_counter() - start, 2),
+    )
+
+
+def _assembled(ptx: str, arch: int) -> tuple[int, int]:
+    """Registers per thread, and bytes spilled, by the assembler that triton brings."""
+    import triton
+
+    assembler = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / ("ptxas-blackwell" if arch >= 100 else "ptxas")
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "kernel.ptx"
+        source.write_text(ptx)
+        suffix = "a" if arch >= 90 else ""
+        command = [str(assembler), "-v", f"-arch=sm_{arch}{suffix}", "-o", str(source.with_suffix(".cubin")), str(source)]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    spilled = re.findall(r"(\d+) bytes spill (?:stores|loads)", said)
+    return int(re.findall(r"Used (\d+) registers", said)[-1]), sum(map(int, spilled))
+
+
+def main(words: list[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m replay_kernels.ahead_of_time", description="Compile without a device.")
+    parser.add_argument("--arch", type=int, default=90, help="compute capability, 90 for H100 and H200")
+    parser.add_argument("--only", default="", help="only geometries or kernels whose name contains this")
+    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    given = parser.parse_args(words)
+    for one in compile_all(given.arch, given.only):
+        if given.json:
+            print(json.dumps(one._asdict()), flush=True)
+        else:
+            units = "wgmma" if one.wgmma else "mma" if one.mma else ""
+            shape = " ".join(f"{name}={value}" for name, value in one.constants.items())
+            said = f"{one.registers:4} registers {one.spills:5} B spilled {one.shared / 1024:6.1f} KB shared {units:6}"
+            wide = f"{one.wide_copies:3} wide copies {one.wide_loads:2} wide loads"
+            print(
+                f"{one.geometry:22} {one.kernel:20} {one.warps}w{one.stages}s {said} {wide} {one.seconds:5.2f} s  {shape}",
+                flush=True,
+            )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
