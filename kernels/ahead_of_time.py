@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ __all__ = ["GEOMETRIES", "Compiled", "Geometry", "compile_all", "main"]
 
 
 class Geometry(NamedTuple):
-    """What of a model the kernels are compiled for; ``splits`` are the decode launches, of which each compiles anew."""
+    """What of a model the kernels are compiled for: ``prefill`` by the longest query of a launch, decode by its KV splits."""
 
     name: str
     heads: int
@@ -41,6 +42,7 @@ class Geometry(NamedTuple):
     block_size: int
     splits: tuple[int, ...]
     qk_norm: bool = False
+    prefill: tuple[int, ...] = (64, 4096)
 
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -50,8 +52,8 @@ GEOMETRIES = (
     Geometry("qwen2.5-7b", 28, 4, 128, 3584, BF16, 32, (2,)),
     Geometry("float16, heads of 64", 32, 8, 64, 2048, FP16, 16, (1,)),
     Geometry("heads of 256", 16, 8, 256, 2048, BF16, 16, (8,)),
-    Geometry("one kv head", 32, 1, 128, 4096, BF16, 64, (16,)),
-    Geometry("float32", 8, 4, 128, 1024, FP32, 16, (4,), qk_norm=True),
+    Geometry("one kv head", 32, 1, 128, 4096, BF16, 64, (16,), prefill=()),
+    Geometry("float32", 8, 4, 128, 1024, FP32, 16, (4,), qk_norm=True, prefill=(64,)),
 )
 
 
@@ -96,11 +98,11 @@ def caught_launches() -> Iterator[list[Launch]]:
         caught.append(Launch(self, args, keywords))
 
     before = JITFunction.run
-    JITFunction.run = run  # type: ignore[method-assign]
+    JITFunction.run = run
     try:
         yield caught
     finally:
-        JITFunction.run = before  # type: ignore[method-assign]
+        JITFunction.run = before
 
 
 def op_calls(model: Geometry) -> Iterator[Callable[[], Any]]:
@@ -114,25 +116,23 @@ def op_calls(model: Geometry) -> Iterator[Callable[[], Any]]:
     cache = made(1024, 4, 2, model.block_size, model.kv_heads, model.head_dim)[:, 1]
     table, lens, starts = made(seqs, 513, dtype=int32), made(seqs, dtype=int32), made(seqs + 1, dtype=int32)
     width = (model.heads + 2 * model.kv_heads) * model.head_dim
-    qkv = made(tokens, width).unflatten(-1, (-1, model.head_dim)).split([model.heads, model.kv_heads, model.kv_heads], 1)
-    q, out = qkv[0], made(tokens, *vectors)
+    packed = made(tokens, width).view(tokens, -1, model.head_dim)
+    q, k, v = torch.split(packed, [model.heads, model.kv_heads, model.kv_heads], 1)
+    out = made(tokens, *vectors)
     weight = made(model.head_dim) if model.qk_norm else None
     scratch = ops.decode_scratch(seqs, *vectors, "meta")
     place = made(tokens, dtype=torch.int64)
-    for longest in (64, 4096):
-        yield lambda longest=longest: ops.paged_prefill_attention(out, q, cache, table, starts, lens, max_query_len=longest)
+    for longest in model.prefill:
+        yield partial(ops.paged_prefill_attention, out, q, cache, table, starts, lens, max_query_len=longest)
     for splits in model.splits:
-        yield lambda splits=splits: ops.paged_decode_attention(
-            out[:seqs], q[:seqs], cache, table, lens, scratch, num_splits=splits
-        )
-    yield lambda: ops.qk_norm_rope_kv_write(
-        *qkv, place, place, made(4096, model.head_dim, dtype=FP32), cache, q_weight=weight, k_weight=weight
-    )
+        yield partial(ops.paged_decode_attention, out[:seqs], q[:seqs], cache, table, lens, scratch, num_splits=splits)
+    angles = made(4096, model.head_dim, dtype=FP32)
+    yield partial(ops.qk_norm_rope_kv_write, q, k, v, place, place, angles, cache, q_weight=weight, k_weight=weight)
     for residual in (None, made(tokens, model.hidden)):
-        yield lambda residual=residual: ops.rms_norm(made(tokens, model.hidden), made(model.hidden), residual, eps=1e-6)
-    yield lambda: ops.silu_mul(made(tokens, 8 * model.hidden))
-    yield lambda: ops.gumbel_argmax(made(seqs, 151_936), made(seqs, dtype=FP32), place[:seqs], place[:seqs])
-    yield lambda: ops.copy_blocks(cache.new_empty(64, 4096), cache.new_empty(64, 4096), made(8, 2, dtype=torch.int64))
+        yield partial(ops.rms_norm, made(tokens, model.hidden), made(model.hidden), residual, eps=1e-6)
+    yield partial(ops.silu_mul, made(tokens, 8 * model.hidden))
+    yield partial(ops.gumbel_argmax, made(seqs, 151_936), made(seqs, dtype=FP32), place[:seqs], place[:seqs])
+    yield partial(ops.copy_blocks, cache.new_empty(64, 4096), cache.new_empty(64, 4096), made(8, 2, dtype=torch.int64))
 
 
 def compile_all(arch: int = 90, only: str = "", chosen: Launches | None = None) -> Iterator[Compiled]:

@@ -11,7 +11,7 @@ from torch.nn.functional import softmax
 
 import replay_kernels as ops
 from replay_kernels.cases import Case, cases
-from replay_kernels.findings import Finding, same, untouched, within, within_twice
+from replay_kernels.findings import Finding, same, within, within_twice
 from replay_kernels.problems import AttentionProblem, Heads, attention_problem
 
 __all__ = ["attention_checks", "plain_attention"]
@@ -56,7 +56,7 @@ def _case_checks(case: Case, heads: Heads, block_size: int, dtype: torch.dtype, 
         yield within(f"{op}: {name}", out[:rows], want[:rows])
         if dtype == torch.bfloat16:
             yield within_twice(f"{op}, 2x rule: {name}", out[:rows], want[:rows], plain[:rows])
-        yield untouched(f"{op}, padding: {name}", out[rows:])
+        yield same(f"{op}, padding: {name}", out[rows:], problem.out[rows : len(out)])
 
 
 def _results(problem: AttentionProblem, case: Case) -> Iterator[tuple[str, torch.Tensor]]:
@@ -84,7 +84,7 @@ def _split_checks(heads: Heads, dtype: torch.dtype, device: str) -> Iterator[Fin
         name = f"decode attention in {splits} KV splits, {str(dtype)[6:]}"
         got = _decoded(problem, splits)
         yield within(name, got[: problem.rows], want[: problem.rows])
-        yield untouched(f"{name}, padding", got[problem.rows :])
+        yield same(f"{name}, padding", got[problem.rows :], problem.out[problem.rows : len(got)])
         yield same(f"{name}, twice the same bits", _decoded(problem, splits), got)
 
 

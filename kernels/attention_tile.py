@@ -1,32 +1,18 @@
-"""One tile of paged attention, shared by the prefill and the decode kernel: KV through the block table, online softmax."""
+"""The tiles of paged attention, shared by the prefill and the decode kernel: KV through the block table, online softmax."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-__all__ = ["attend_tile"]
+__all__ = ["attend_range", "attend_tile"]
 
 
 @triton.jit
 def attend_tile(
-    acc,
-    top,
-    total,
-    q,
-    cache,
-    table,
-    first,
-    end,
-    limit,
-    scale,
-    stride_block,
-    KV_HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    TILE: tl.constexpr,
-    MASKED: tl.constexpr,
-):
+    acc, top, total, q, cache, table, first, end, limit, scale, stride_block,
+    KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
     """Folds KV positions ``first`` to ``first + TILE`` into the running ``acc`` [rows, HEAD_DIM], ``top`` and ``total`` [rows],
     float32.
 
@@ -61,3 +47,31 @@ def attend_tile(
     total = total * shrink + tl.sum(weights, 1)
     acc = tl.dot(weights.to(v.dtype), v, acc=acc * shrink[:, None], input_precision="tf32x3")
     return acc, new_top, total
+
+
+@triton.jit
+def attend_range(
+    q, cache, table, begin, unmasked, end, limit, scale, stride_block,
+    ROWS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,
+    TAIL_STAGES: tl.constexpr,
+):  # fmt: skip
+    """Attends ``q`` [ROWS, HEAD_DIM] over the positions from ``begin`` to ``end``: whole tiles that every row sees up to
+    ``unmasked``.
+
+    Returns the weighted values [ROWS, HEAD_DIM], not yet divided by the total, the highest score (base 2) and the total of each
+    row.
+    """
+    acc = tl.zeros((ROWS, HEAD_DIM), tl.float32)
+    top = tl.full((ROWS,), float("-inf"), tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    for first in tl.range(begin, unmasked, TILE):
+        acc, top, total = attend_tile(
+            acc, top, total, q, cache, table, first, end, limit, scale, stride_block,
+            KV_HEADS, HEAD_DIM, BLOCK_SIZE, TILE, MASKED=False,
+        )  # fmt: skip
+    for first in tl.range(unmasked, end, TILE, num_stages=TAIL_STAGES):
+        acc, top, total = attend_tile(
+            acc, top, total, q, cache, table, first, end, limit, scale, stride_block,
+            KV_HEADS, HEAD_DIM, BLOCK_SIZE, TILE, MASKED=True,
+        )  # fmt: skip
+    return acc, top, total

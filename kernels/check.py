@@ -18,8 +18,11 @@ from typing import Any
 __all__ = ["findings", "main"]
 
 
-def findings(device: str, only: str = "") -> Iterator[Any]:
-    """Findings on ``device`` of the parts whose name contains ``only``. A part that raises is a finding that does not hold."""
+def findings(device: str, only: str = "", dtype: str = "") -> Iterator[Any]:
+    """Findings on ``device``, of parts whose name contains ``only`` and of ``dtype`` (all unless given).
+
+    A part that raises is a finding that does not hold; the next part goes on.
+    """
     import torch
 
     import replay_kernels as ops
@@ -30,7 +33,12 @@ def findings(device: str, only: str = "") -> Iterator[Any]:
 
     narrow = (torch.float32, torch.float16)
     tier, dtypes = ("interp", narrow) if device == "cpu" else ("gpu", (*narrow, torch.bfloat16))
-    parts = [(checks, tier, device, (dtype,)) for dtype in dtypes for checks in (attention_checks, op_checks)]
+    parts: list[tuple[Any, ...]] = [
+        (checks, tier, device, (kind,))
+        for kind in dtypes
+        if dtype in ("", str(kind)[6:])
+        for checks in (attention_checks, op_checks)
+    ]
     if device != "cpu":
         parts.append((device_checks, device))
     with ops.use_backend("triton"):
@@ -46,18 +54,22 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m replay_kernels.check", description="Check every kernel on this machine.")
     parser.add_argument("--device", default="cuda", help="cuda, cuda:N, or cpu for Triton's interpreter")
     parser.add_argument("--only", default="", help="attention, op or device: only the checks of this part")
+    parser.add_argument("--dtype", default="", help="float32, float16 or bfloat16 (GPU only): only this one")
+    parser.add_argument("--first", action="store_true", help="end at the first finding that does not hold")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     given = parser.parse_args(words)
     if given.device == "cpu":
         # Read when a kernel is defined: it must be there before the first one is imported.
         os.environ["TRITON_INTERPRET"] = "1"
     count = failed = 0
-    for finding in findings(given.device, given.only):
+    for finding in findings(given.device, given.only, given.dtype):
         count, failed = count + 1, failed + (not finding.holds)
         if given.json:
             print(json.dumps(finding._asdict()), flush=True)
         else:
             print(f"{'ok' if finding.holds else 'FAILED':6} {finding.name}: {finding.said}", flush=True)
+        if failed and given.first:
+            break
     if not given.json:
         print(f"{count} findings, {failed} failed")
     return 1 if failed else 0

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from replay_kernels.attention_tile import attend_tile
+from replay_kernels.attention_tile import attend_range
 from replay_kernels.decode_attention import DecodeScratch
 from replay_kernels.launch import Tiles, decode_tiles, launches
 from replay_kernels.prefill_attention_kernel import LOG2_E
@@ -16,28 +16,11 @@ __all__ = ["decode_kernel", "launch", "merge_kernel"]
 
 @triton.jit(do_not_specialize=["stride_table"])
 def decode_kernel(
-    out,
-    lse,
-    q,
-    cache,
-    table,
-    kv_lens,
-    scale,
-    stride_out,
-    stride_split,
-    stride_q,
-    stride_block,
-    stride_table,
-    GROUP: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    ROWS: tl.constexpr,
-    TILE: tl.constexpr,
-    SPLITS: tl.constexpr,
-):
-    """Split ``s`` takes the ``s``-th run of whole tiles. With one split ``out`` is the result, otherwise the scratch of this
-    split.
+    out, lse, q, cache, table, kv_lens, scale, stride_out, stride_split, stride_q, stride_block, stride_table,
+    GROUP: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    ROWS: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr,
+):  # fmt: skip
+    """Split ``s`` takes the ``s``-th run of whole tiles. ``out`` is the result if there is one split, else the scratch.
 
     Lengths are read here, so the grid fits every batch of its size: what a captured graph needs. A split without KV only says
     so, by a log-sum-exp (base 2) of -inf.
@@ -48,49 +31,31 @@ def decode_kernel(
         share = tl.cdiv(tl.cdiv(kv_len, TILE), SPLITS) * TILE
         begin = split * share
         end = tl.minimum(begin + share, kv_len)
-        row, dim = tl.arange(0, ROWS), tl.arange(0, HEAD_DIM)
-        real = row < GROUP
-        head = kv_head * GROUP + row
-        acc = tl.zeros((ROWS, HEAD_DIM), tl.float32)
-        top = tl.full((ROWS,), float("-inf"), tl.float32)
-        total = tl.zeros((ROWS,), tl.float32)
-        where = (seq.to(tl.int64) * stride_out + split.to(tl.int64) * stride_split + head * HEAD_DIM)[:, None] + dim[None, :]
+        head = kv_head * GROUP + tl.arange(0, ROWS)
+        real = (tl.arange(0, ROWS) < GROUP)[:, None]
+        vectors = (head * HEAD_DIM)[:, None] + tl.arange(0, HEAD_DIM)[None, :]
         if begin < end:
-            queries = tl.load(
-                q + seq.to(tl.int64) * stride_q + (head * HEAD_DIM)[:, None] + dim[None, :], mask=real[:, None], other=0.0
-            )
-            keys, blocks = cache + kv_head * HEAD_DIM, table + seq.to(tl.int64) * stride_table
-            limit = tl.full((ROWS,), 0, tl.int32) + end
-            unmasked = begin + (end - begin) // TILE * TILE
-            for first in tl.range(begin, unmasked, TILE):
-                acc, top, total = attend_tile(
-                    acc, top, total, queries, keys, blocks, first, end, limit, scale, stride_block,
-                    KV_HEADS, HEAD_DIM, BLOCK_SIZE, TILE, MASKED=False,
-                )  # fmt: skip
-            for first in tl.range(unmasked, end, TILE, num_stages=1):
-                acc, top, total = attend_tile(
-                    acc, top, total, queries, keys, blocks, first, end, limit, scale, stride_block,
-                    KV_HEADS, HEAD_DIM, BLOCK_SIZE, TILE, MASKED=True,
-                )  # fmt: skip
-            tl.store(out + where, (acc / total[:, None]).to(out.dtype.element_ty), mask=real[:, None])
+            queries = tl.load(q + seq.to(tl.int64) * stride_q + vectors, mask=real, other=0.0)
+            acc, top, total = attend_range(
+                queries, cache + kv_head * HEAD_DIM, table + seq.to(tl.int64) * stride_table,
+                begin, begin + (end - begin) // TILE * TILE, end, tl.full((ROWS,), 0, tl.int32) + end, scale,
+                stride_block, ROWS, KV_HEADS, HEAD_DIM, BLOCK_SIZE, TILE, 1,
+            )  # fmt: skip
+            where = out + seq.to(tl.int64) * stride_out + split.to(tl.int64) * stride_split + vectors
+            tl.store(where, (acc / total[:, None]).to(out.dtype.element_ty), mask=real)
+            summed = top + tl.log2(total)
+        else:
+            summed = tl.full((ROWS,), float("-inf"), tl.float32)
         if SPLITS > 1:
-            # log2 of a total of 0 is the -inf of an empty split; ``top`` is -inf then too, and their sum still is.
             place = split * (stride_split // HEAD_DIM) + seq * (stride_out // HEAD_DIM) + head
-            tl.store(lse + place, top + tl.log2(total), mask=real)
+            tl.store(lse + place, summed, mask=tl.arange(0, ROWS) < GROUP)
 
 
 @triton.jit
 def merge_kernel(
-    out,
-    partial,
-    lse,
-    kv_lens,
-    stride_out,
-    stride_split,
-    HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    SPLITS: tl.constexpr,
-):
+    out, partial, lse, kv_lens, stride_out, stride_split,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr,
+):  # fmt: skip
     """Weighs the splits of one sequence and head by their log-sum-exp; those without KV are not read."""
     head, seq = tl.program_id(0), tl.program_id(1)
     if tl.load(kv_lens + seq) > 0:

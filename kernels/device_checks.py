@@ -4,6 +4,7 @@ saw."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 
@@ -32,7 +33,7 @@ def _graph_checks(device: str, dtype: torch.dtype) -> Iterator[Finding]:
     scratch = ops.decode_scratch(rows, 32, 128, device)
     for splits in (1, 4):
         lens.copy_(problem.kv_lens[:rows])
-        graph = _captured(lambda splits=splits: ops.paged_decode_attention(out, *args, lens, scratch, num_splits=splits))
+        graph = _captured(partial(ops.paged_decode_attention, out, *args, lens, scratch, num_splits=splits))
         shorter = torch.tensor([1, 0, 999, 17, 64, 65, 2000, 0], dtype=torch.int32, device=device)
         lens.copy_(shorter)
         out.fill_(float("nan"))

@@ -94,11 +94,13 @@ def _rope_checks(normed: bool, index_type: torch.dtype, dtype: torch.dtype, devi
 def _copy_checks(dtype: torch.dtype, device: str) -> Iterator[Finding]:
     for shape in ((2, 8), (3, 5, 8)):
         src = _random(9, *shape, dtype=dtype, device=device, seed=8)
-        dst = poisoned(7, *shape, dtype=dtype, device=device)
+        around = poisoned(8, *shape, dtype=dtype, device=device)
+        dst = around[1:]
         ops.copy_blocks(src, dst, torch.tensor([[8, 0], [-1, 1], [2, 6], [3, -1]], device=device))
         want = poisoned(7, *shape, dtype=dtype, device=device)
         want[0], want[6] = src[8], src[2]
         yield same(f"copy_blocks of {shape}, {str(dtype)[6:]}", dst, want)
+        yield untouched(f"copy_blocks of {shape}, before the pool, {str(dtype)[6:]}", around[0])
         before = src.clone()
         ops.copy_blocks(src, src, torch.tensor([[0, 1], [4, 5]], dtype=torch.int32, device=device))
         before[1], before[5] = before[0], before[4]
@@ -125,9 +127,10 @@ def _sampling_checks(vocab: int, dtype: torch.dtype, device: str) -> Iterator[Fi
 def _edge_checks(vocab: int, dtype: torch.dtype, device: str) -> Iterator[Finding]:
     name = f"gumbel_argmax over {vocab}, {str(dtype)[6:]}"
     edges = torch.full((4, vocab), float("-inf"), dtype=dtype, device=device)
-    edges[0, vocab - 1], edges[1, 70:72], edges[2] = 1.0, 3.0, float("nan")
+    # Equal ones in the same lane of a tile, and in different lanes.
+    edges[0, vocab - 1], edges[1, 67::32], edges[1, 68], edges[2] = 1.0, 3.0, 3.0, float("nan")
     keys = torch.arange(4, device=device)
     tokens = ops.gumbel_argmax(edges, torch.tensor([1.0, 0.0, 1.0, 0.0], device=device), keys, keys)
-    yield same(f"{name}: the only finite one, the first of equals", tokens[:2].cpu(), torch.tensor([vocab - 1, 70]))
+    yield same(f"{name}: the only finite one, the first of equals", tokens[:2].cpu(), torch.tensor([vocab - 1, 67]))
     inside = bool(((tokens >= 0) & (tokens < vocab)).all())
     yield Finding(f"{name}: NaN and -inf lead to a token of the vocabulary", inside, f"tokens {tokens.tolist()}")

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from replay_kernels.attention_tile import attend_tile
+from replay_kernels.attention_tile import attend_range
 from replay_kernels.launch import Tiles, launches, prefill_tiles
 
 __all__ = ["LOG2_E", "launch", "prefill_kernel"]
@@ -17,24 +17,10 @@ LOG2_E = 1.4426950408889634
 # A batch's longest sequence sets the width of its table: it must not set off a compilation.
 @triton.jit(do_not_specialize=["stride_table"])
 def prefill_kernel(
-    out,
-    q,
-    cache,
-    table,
-    starts,
-    kv_lens,
-    scale,
-    stride_out,
-    stride_q,
-    stride_block,
-    stride_table,
-    GROUP: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    ROWS: tl.constexpr,
-    TILE: tl.constexpr,
-):
+    out, q, cache, table, starts, kv_lens, scale, stride_out, stride_q, stride_block, stride_table,
+    GROUP: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    ROWS: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     """A program's rows are queries x the query heads of its KV head. Late queries see most, so their programs start first."""
     QUERIES: tl.constexpr = ROWS // GROUP
     seq, kv_head = tl.program_id(2), tl.program_id(1)
@@ -54,20 +40,10 @@ def prefill_kernel(
         limit = tl.minimum(context + query + 1, kv_len)
         end = tl.minimum(context + first_query + QUERIES, kv_len)
         unmasked = (context + first_query + 1) // TILE * TILE
-        acc = tl.zeros((ROWS, HEAD_DIM), tl.float32)
-        top = tl.full((ROWS,), float("-inf"), tl.float32)
-        total = tl.zeros((ROWS,), tl.float32)
-        keys, blocks = cache + kv_head * HEAD_DIM, table + seq.to(tl.int64) * stride_table
-        for first in tl.range(0, unmasked, TILE):
-            acc, top, total = attend_tile(
-                acc, top, total, queries, keys, blocks, first, end, limit, scale, stride_block,
-                KV_HEADS, HEAD_DIM, BLOCK_SIZE, TILE, MASKED=False,
-            )  # fmt: skip
-        for first in tl.range(unmasked, end, TILE):
-            acc, top, total = attend_tile(
-                acc, top, total, queries, keys, blocks, first, end, limit, scale, stride_block,
-                KV_HEADS, HEAD_DIM, BLOCK_SIZE, TILE, MASKED=True,
-            )  # fmt: skip
+        acc, _, total = attend_range(
+            queries, cache + kv_head * HEAD_DIM, table + seq.to(tl.int64) * stride_table, 0, unmasked, end, limit, scale,
+            stride_block, ROWS, KV_HEADS, HEAD_DIM, BLOCK_SIZE, TILE, STAGES,
+        )  # fmt: skip
         where = out + (token * stride_out + head * HEAD_DIM)[:, None] + dim[None, :]
         tl.store(where, (acc / total[:, None]).to(out.dtype.element_ty), mask=real[:, None])
 
@@ -95,5 +71,5 @@ def launch(
         out, q, kv_cache, block_table, cu_query_lens, kv_lens, scale * LOG2_E,
         out.stride(0), q.stride(0), kv_cache.stride(0), block_table.stride(0),
         GROUP=group, KV_HEADS=kv_heads, HEAD_DIM=head_dim, BLOCK_SIZE=block_size, ROWS=tiles.rows, TILE=tiles.tile,
-        num_warps=tiles.warps, num_stages=tiles.stages,
+        STAGES=tiles.stages, num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip

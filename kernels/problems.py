@@ -7,10 +7,12 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["UNREAD_BLOCK", "AttentionProblem", "Heads", "attention_problem", "poisoned"]
+__all__ = ["PADDING", "UNREAD_BLOCK", "AttentionProblem", "Heads", "attention_problem", "poisoned"]
 
 # Stands in block tables where no kernel may look: as an address it is far outside of any pool.
 UNREAD_BLOCK = 2**30
+# What padding rows of results hold before a call, and must hold after it. NaN would not show a NaN written over it.
+PADDING = 77.0
 
 
 class Heads(NamedTuple):
@@ -52,8 +54,9 @@ def attention_problem(
 ) -> AttentionProblem:
     """One batch of (query_len, kv_len) entries, and behind it ``padding`` rows of NaN queries and as many empty sequences.
 
-    The pool has ``layers`` layers, of which the last is the problem's; block ids are a random permutation, so that a kernel that
-    ignores the block table fails. Slots past a sequence's KV, spare blocks, the other layers and ``out`` are NaN.
+    The pool has ``layers`` layers, of which the last is the problem's; block ids are a random permutation, so that a kernel
+    that ignores the block table fails. Slots past a sequence's KV, spare blocks, the other layers and ``out`` are NaN; its
+    padding rows are PADDING.
     """
     made = torch.Generator().manual_seed(seed)
     cache, table = _filled_cache([kv_len for _, kv_len in entries], heads, block_size, spare_blocks, layers, made)
@@ -63,8 +66,10 @@ def attention_problem(
     q[:rows] = torch.randn(rows, heads.heads, heads.head_dim, generator=made)
     starts = torch.tensor([0, *(query_len for query_len, _ in entries), *[0] * padding]).cumsum(0)
     pool = cache.to(device, dtype)
+    out = poisoned(*q.shape, dtype=dtype, device=device)
+    out[rows:] = PADDING
     return AttentionProblem(
-        out=poisoned(*q.shape, dtype=dtype, device=device),
+        out=out,
         q=q.to(device, dtype),
         kv_cache=pool[:, layers - 1],
         block_table=table.to(device),

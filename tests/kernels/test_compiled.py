@@ -1,0 +1,84 @@
+"""Every kernel compiled for an H100 without one: no spills, shared memory that fits, wgmma, wide copies; by two tritons."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="the extra [engine] is not installed")
+triton = pytest.importorskip("triton", reason="the extra [engine] is not installed")
+
+from replay_kernels.ahead_of_time import GEOMETRIES  # noqa: E402
+from replay_kernels.launch import HOPPER  # noqa: E402
+from tests.kernels.triton_runs import BUILD, lines_of  # noqa: E402
+
+__all__: list[str] = []
+
+# What a machine with a GPU may have: the oldest that pyproject.toml allows.
+OLDEST = "3.6.0"
+KERNELS = {
+    "prefill_kernel", "decode_kernel", "merge_kernel", "rope_kv_write_kernel", "rms_norm_kernel", "silu_mul_kernel",
+    "gumbel_kernel", "best_run_kernel", "block_copy_kernel",
+}  # fmt: skip
+
+
+def triton_folder(version: str) -> Path | None:
+    """A folder that holds triton of that version: None for the installed one; made once, under ``build``."""
+    if triton.__version__ == version:
+        return None
+    folder = BUILD / f"triton-{version}"
+    if not folder.is_dir():
+        made = folder.with_name(f"{folder.name}.{os.getpid()}")
+        command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(made), f"triton=={version}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            pytest.skip(f"triton {version} cannot be installed: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}")
+        made.rename(folder)
+    return folder
+
+
+@pytest.fixture(scope="module", params=["installed", OLDEST])
+def compiled(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+    folder = None if request.param == "installed" else triton_folder(request.param)
+    code, kernels, errors = lines_of("ahead_of_time", "--arch", "90", first_on_path=folder)
+    assert code == 0, errors[-4000:]
+    return kernels
+
+
+def test_every_op_compiles_for_every_geometry(compiled: list[dict[str, Any]]) -> None:
+    assert {one["kernel"] for one in compiled} == KERNELS
+    for geometry in GEOMETRIES:
+        attention = [one["kernel"] for one in compiled if one["geometry"] == geometry.name]
+        assert attention.count("decode_kernel") == len(geometry.splits)
+        assert attention.count("prefill_kernel") == len(geometry.prefill)
+
+
+def test_every_launch_of_the_table_is_compiled(compiled: list[dict[str, Any]]) -> None:
+    seen = {(one["constants"].get("ROWS"), one["constants"].get("TILE"), one["warps"], one["stages"]) for one in compiled}
+    for table in (HOPPER.prefill_long, HOPPER.prefill_short, HOPPER.decode):
+        assert set(table.values()) <= seen
+
+
+def test_nothing_spills_and_all_fits(compiled: list[dict[str, Any]]) -> None:
+    assert not [one for one in compiled if one["spills"]]
+    assert max(one["shared"] for one in compiled) < 227 * 1024
+    assert all(one["registers"] * one["warps"] * 32 <= 65536 for one in compiled)
+
+
+def test_prefill_uses_wgmma_and_decode_mma(compiled: list[dict[str, Any]]) -> None:
+    wide = [one for one in compiled if one["geometry"] != "float32"]
+    assert all(one["wgmma"] for one in wide if one["kernel"] == "prefill_kernel")
+    assert all(one["mma"] for one in compiled if one["kernel"] == "decode_kernel")
+
+
+def test_memory_is_read_sixteen_bytes_at_a_time(compiled: list[dict[str, Any]]) -> None:
+    for one in compiled:
+        if one["kernel"] in ("prefill_kernel", "decode_kernel"):
+            assert one["wide_copies"] > 0, one
+        elif one["kernel"] != "best_run_kernel":
+            assert one["wide_loads"] > 0, one
