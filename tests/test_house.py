@@ -220,3 +220,13 @@ def test_no_path_of_this_machine_is_in_the_tree() -> None:
             continue
         found = pattern.search(path.read_bytes())
         assert found is None or name == "tests/test_house.py", f"{name}: {found[0]!r}"
+
+
+def test_nothing_that_is_ignored_is_tracked() -> None:
+    """A tracked link named like an ignored folder replaces that folder, contents and all, in every checkout that merges it."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--ignored", "--exclude-standard"], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    assert listed.stdout.splitlines() == []
