@@ -21,6 +21,8 @@ class EventKind(IntEnum):
     cancel = 1
     queue_timeout = 2
     timeout = 3
+    fetched = 4  # its KV has come from the engine that computed it
+    released = 5  # its KV is needed here no more
 
 
 class Calendar:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
+from typing import Protocol
 
 from replay_engine.queues import WaitingQueue
 from replay_engine.types import Sequence
 
-__all__ = ["FETCH", "GIVE", "FetchedFirst", "Handover", "enlist"]
+__all__ = ["FETCH", "GIVE", "Desk", "FetchedFirst", "Handover", "enlist"]
 
 GIVE, FETCH = 1, 2
 """``Sequence.handover``: its KV goes to another engine when its prompt is computed; its KV is to come from one."""
@@ -48,6 +50,22 @@ def enlist(handover: Handover, seq: Sequence) -> None:
         seq.handover = GIVE
         seq.output_limit = 1
         seq.total = seq.prompt_tokens
+
+
+class Desk(Protocol):
+    """Whoever moves KV between engines. Each moment is in ns, and never before the plan the engine makes next."""
+
+    def computed(self, seq: Sequence, at: int) -> None:
+        """A prefill engine is done with ``seq`` and holds its KV."""
+        ...
+
+    def entered(self, seq: Sequence, at: int) -> None:
+        """A decode engine has queued ``seq``."""
+        ...
+
+    def asked(self, seqs: SequenceOf[Sequence], at: int) -> None:
+        """A decode engine has blocks for ``seqs`` and wants their KV."""
+        ...
 
 
 class FetchedFirst:

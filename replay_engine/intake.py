@@ -7,17 +7,18 @@ from typing import Protocol
 
 from replay_engine.arrivals import Calendar, EventKind
 from replay_engine.front_door import DoorFacts, FrontDoor
+from replay_engine.handover import FETCH, Desk
 from replay_engine.held_back import HeldBack
 from replay_engine.queue_view import QueueView
 from replay_engine.recorder import Recorder
 from replay_engine.rules import Rules
 from replay_engine.scheduler import Scheduler
 from replay_engine.tables import Decision, OutcomeReason, Verdict
-from replay_engine.types import Request, RequestState, SeqState, Sequence
+from replay_engine.types import Phase, Request, RequestState, SeqState, Sequence
 
 __all__ = ["Client", "Intake"]
 
-_WAIT, _DECODE, _DRAIN = int(SeqState.WAIT), int(SeqState.DECODE), int(SeqState.DRAIN)
+_WAIT, _DECODE, _DRAIN, _HELD = (int(s) for s in (SeqState.WAIT, SeqState.DECODE, SeqState.DRAIN, SeqState.HELD))
 _ENDS = {
     EventKind.cancel: (RequestState.cancelled, OutcomeReason.client_cancelled),
     EventKind.queue_timeout: (RequestState.timed_out, OutcomeReason.queue_timeout),
@@ -41,16 +42,17 @@ class Intake:
     """
 
     __slots__ = (
-        "_calendar", "_client", "_front_door", "_held", "_lag", "_now", "_queue_timeout_ns", "_recorder", "_scheduler",
+        "_calendar", "_client", "_desk", "_front_door", "_held", "_lag", "_now", "_queue_timeout_ns", "_recorder", "_scheduler",
         "_timeout_ns", "_view", "live",
     )  # fmt: skip
 
     def __init__(
         self, calendar: Calendar, scheduler: Scheduler, recorder: Recorder, rules: Rules, facts: DoorFacts,
-        client: Client | None = None,
+        client: Client | None = None, desk: Desk | None = None,
     ) -> None:  # fmt: skip
         config = scheduler.config
         self._client = client
+        self._desk = desk
         self._calendar = calendar
         self._scheduler = scheduler
         self._recorder = recorder
@@ -80,6 +82,8 @@ class Intake:
                 at, kind, index = calendar.pop_event()
                 if kind == EventKind.slot:
                     self._slot_frees(at)
+                elif kind >= EventKind.fetched:
+                    _kv_moved(self._scheduler, self._recorder, at, kind, index)
                 else:
                     left = self._leave(at, kind, index, now) or left
         if calendar.exhausted and not self._held:
@@ -93,6 +97,9 @@ class Intake:
         for seq in finished:
             self.live.pop(seq.index, None)
             request, at = seq.request, seq.last_token_ns
+            if seq.state == _HELD and self._desk is not None:
+                self._desk.computed(seq, at)
+                continue
             if plain and at <= request.expires_ns:
                 continue
             if at > request.expires_ns:
@@ -111,7 +118,7 @@ class Intake:
     def end_all(self, now: int, reason: OutcomeReason) -> None:
         """The replay stops at ``now``: whoever came and has not ended fails, and who waits for a completion is not released."""
         for seq in list(self.live.values()):
-            self._end(seq, now, RequestState.failed, reason, self._outputs(seq))
+            self._end(seq, now, RequestState.failed, reason, _outputs(self._scheduler, seq))
         self.live.clear()
         for request in self._held.drain() if self._held is not None else ():
             self._never_sent(request, max(now, request.arrival_ns), RequestState.failed, reason)
@@ -146,6 +153,8 @@ class Intake:
             return
         seq = self.live[request.index] = self._scheduler.add(request, self._calendar.keys(request))
         seq.phase_start_ns = at
+        if self._desk is not None and seq.handover == FETCH:
+            self._desk.entered(seq, at)
         self._view.came(seq)
 
     def _slot_frees(self, at: int) -> None:
@@ -179,7 +188,7 @@ class Intake:
         waits = seq is not None and seq.state == _WAIT and seq.cached_tokens < 0
         if seq is None or (kind == EventKind.queue_timeout and not waits):
             return False
-        outputs = self._outputs(seq)
+        outputs = _outputs(self._scheduler, seq)
         if not self._scheduler.abort(seq):
             return False
         del self.live[index]
@@ -222,17 +231,30 @@ class Intake:
         if self._front_door.follows:
             self._front_door.ended(request, at, tokens)
 
-    def _outputs(self, seq: Sequence) -> int:
-        """Output tokens ``seq`` has produced so far; under asynchronous scheduling its next one is on its way."""
-        if seq.first_token_ns < 0:
-            return 0
-        computed = max(self._scheduler.computed(seq), seq.lost_high)
-        under_way = self._lag if seq.state in (_DECODE, _DRAIN) else 0
-        return min(max(computed - seq.prompt_tokens + 1 - under_way, 1), seq.output_limit)
-
     def _end(self, seq: Sequence, now: int, state: RequestState, reason: OutcomeReason, outputs: int) -> None:
         at = max(now, seq.phase_start_ns)
         self._recorder.spans.end_early(seq, at, self._scheduler.state.it - self._lag, state, reason, outputs)
+
+
+def _outputs(scheduler: Scheduler, seq: Sequence) -> int:
+    """Output tokens ``seq`` has produced so far; under asynchronous scheduling its next one is on its way."""
+    if seq.first_token_ns < 0:
+        return 0
+    computed = max(scheduler.computed(seq), seq.lost_high)
+    under_way = scheduler.state.lag if seq.state in (_DECODE, _DRAIN) else 0
+    return min(max(computed - seq.prompt_tokens + 1 - under_way, 1), seq.output_limit)
+
+
+def _kv_moved(scheduler: Scheduler, recorder: Recorder, at: int, kind: EventKind, index: int) -> None:
+    """KV has come for request ``index`` at ``at``, or has gone from here."""
+    handover = scheduler.state.handover
+    assert handover is not None
+    if kind == EventKind.released and index in handover.held:
+        scheduler.release_transferred(handover.held[index])
+    elif kind == EventKind.fetched and index in handover.fetching:
+        seq = handover.fetching[index]
+        recorder.spans.between(seq, Phase.decode_queue, at)
+        scheduler.fetched(seq)
 
 
 def _ns(seconds: float | None) -> int | None:

@@ -23,7 +23,8 @@ def write_finished(rows: RowBuffer, seq: Sequence, end: int, *, stalls: bool) ->
     tpot = (end - first) / (outputs - 1) if outputs > 1 else _NAN
     rows.add(
         seq.queue_ns, first - arrival, tpot, -1 if late else end - arrival, seq.max_gap_ns, seq.stalled_ns if stalls else -1,
-        arrival, end, seq.index, seq.prompt_tokens, outputs, seq.num_preemptions, seq.recomputed_tokens, seq.cached_tokens,
+        arrival, end, seq.index, seq.prompt_tokens, outputs, seq.num_preemptions + seq.past_preemptions, seq.recomputed_tokens,
+        seq.cached_tokens,
         _TIMED_OUT if late else _FINISHED, _TOO_LATE if late else 0, request.degraded,
     )  # fmt: skip
 
@@ -37,7 +38,8 @@ def write_early(
     tpot = (last - first) / (outputs - 1) if outputs > 1 else _NAN
     rows.add(
         seq.queue_ns, ttft, tpot, -1, seq.max_gap_ns, seq.stalled_ns if stalls else -1, arrival, last, seq.index,
-        seq.prompt_tokens, outputs, seq.num_preemptions, seq.recomputed_tokens, seq.cached_tokens, int(state), int(reason),
+        seq.prompt_tokens, outputs, seq.num_preemptions + seq.past_preemptions, seq.recomputed_tokens, seq.cached_tokens,
+        int(state), int(reason),
         seq.request.degraded,
     )  # fmt: skip
 

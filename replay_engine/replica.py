@@ -16,6 +16,7 @@ from replay_engine.coast import Coaster
 from replay_engine.coasted import can_coast
 from replay_engine.config import SchedulerConfig
 from replay_engine.front_door import DoorFacts
+from replay_engine.handover import Desk, Handover
 from replay_engine.intake import Client, Intake
 from replay_engine.pools import make_pool
 from replay_engine.recorder import EventMode, Recorder
@@ -54,14 +55,17 @@ class Replica:
         facts: DoorFacts = _NO_FACTS,
         kv_block_bytes: int = 1 << 21,
         client: Client | None = None,
+        handover: Handover | None = None,
+        desk: Desk | None = None,
     ) -> None:
         self.rules = rules
-        self.scheduler = Scheduler(config, make_pool(config, "auto", rules), rules, block_bytes=kv_block_bytes)
+        self.scheduler = Scheduler(config, make_pool(config, "auto", rules), rules, block_bytes=kv_block_bytes, handover=handover)
+        self._desk = desk
         self._executor = executor
         self.calendar = calendar
         self.recorder = Recorder(sink, config, mode=mode, stall_threshold_ns=stall_threshold_ns, on_chunk=on_chunk)
         self.recorder.spans.batch_answers = rules.batching.answers == "batch"
-        self.intake = Intake(calendar, self.scheduler, self.recorder, rules, facts, client)
+        self.intake = Intake(calendar, self.scheduler, self.recorder, rules, facts, client, desk)
         self.now = self.next_ns = 0
         self._coaster = (
             Coaster(self.scheduler, executor, self.recorder, calendar, self._deliver, self._retire)
@@ -123,13 +127,15 @@ class Replica:
                 now = self.now = coaster.start
                 continue
             plan = schedule(now)
+            if plan.fetching and self._desk is not None:
+                self._desk.asked(plan.fetching, now)
             result = submit(plan).wait()
             record(plan, now, result)
             now += result.duration_ns
             self.now = now
             if plan.finishing:
                 self._retire(update(plan))
-            if plan.preempted and self._no_progress(plan):
+            if plan.preempted and _no_progress(self, plan):
                 break
             if not plan.decode_seqs and not plan.prefill:
                 while (then := self._wait(plan, now)) >= calendar.horizon_ns:
@@ -180,8 +186,14 @@ class Replica:
                 start, owed = self._complete(*before, made)
             if owed or state.late:
                 self._conclude(owed)
+            if plan.fetching and self._desk is not None:
+                self._desk.asked(plan.fetching, start)
             before, owed, made = (plan, pending), (), start
-            if plan.preempted and self._no_progress(plan):
+            if state.handover is not None and plan.waiting and not (plan.running or plan.preempted):
+                made = start = yield from _blocked(self, plan, pending, made)
+                before = None
+                continue
+            if plan.preempted and _no_progress(self, plan):
                 return self._conclude(self._complete(plan, pending, made)[1])
 
     def _resume(self, made: int) -> None:
@@ -216,11 +228,23 @@ class Replica:
             self.scheduler.state.stuck = 0
             self.intake.retire(finished)
 
-    def _no_progress(self, plan: BatchPlan) -> bool:
-        """Whether requests evict each other for ever: a long row of iterations that preempt and bring nobody a token.
 
-        Nobody decodes and no prefill completes in such an iteration; whenever one of both happens the count starts again.
-        """
-        state = self.scheduler.state
-        state.stuck = 0 if plan.decode_seqs or plan.sampled else state.stuck + 1
-        return state.stuck > 1000 + 10 * len(self.intake.live)
+def _blocked(engine: Replica, plan: BatchPlan, pending: Pending, start: int) -> Generator[None, None, int]:
+    """Nobody runs and nobody can come in before KV has come or gone: when that is (ns)."""
+    made = engine._complete(plan, pending, start)[0]
+    while (then := max(made, engine.calendar.next_ns)) >= engine.calendar.horizon_ns:
+        engine.next_ns, engine._under_way = then, (None, ())
+        yield
+    return then
+
+
+def _no_progress(engine: Replica, plan: BatchPlan) -> bool:
+    """Whether requests evict each other for ever: a long row of iterations that preempt and bring nobody a token.
+
+    Nobody decodes and no prefill completes in such an iteration; whenever one of both happens the count starts again. Where KV is
+    held for others, blocks will come free.
+    """
+    state = engine.scheduler.state
+    waits = state.handover is not None and bool(state.handover.held)
+    state.stuck = 0 if plan.decode_seqs or plan.sampled or waits else state.stuck + 1
+    return state.stuck > 1000 + 10 * len(engine.intake.live)

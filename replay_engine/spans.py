@@ -1,9 +1,8 @@
 """Every request's life as spans that touch: written when a request changes what it is doing, never per token.
 
-A span starts and ends on iteration boundaries (the first one at the arrival), so a request's spans partition arrival to last
-token to the nanosecond. A ``decode`` span holds only if its sequence was served in every iteration of it. Nearly all requests
-wait, prefill, decode and end: their three rows are written in one go at the end; whatever else happens to a request first
-writes what is pending (``straight``: that many rows).
+Spans start and end on iteration boundaries (or at the arrival, or when KV moves) and partition arrival to last token to the
+nanosecond. ``decode`` holds only while its sequence is served in every iteration. Nearly all wait, prefill, decode and end: their
+rows are written in one go; whatever else happens first writes those pending (``straight``: that many).
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence as SequenceOf
 
 from replay_engine.gaps import GapClock
+from replay_engine.handover import GIVE
 from replay_engine.outcomes import write_absent, write_early, write_finished
 from replay_engine.plain_admission import Entry, Fetched
 from replay_engine.rows import RowBuffer
@@ -34,9 +34,7 @@ _ENDED, _EVICTED, _AFTER_PREEMPTION = -1, int(Displaced.evicted), int(Refusal.af
 class SpanTracker:
     """Turns plans into spans, outcomes, and preemption rows. ``start`` and ``end`` are an iteration's times.
 
-    Under asynchronous scheduling a plan is recorded after the next one is made, so nothing is read here from what the
-    scheduler may have changed since.
-    """
+    A plan may be recorded after the next one is made: nothing is read here from what the scheduler may have changed since."""
 
     __slots__ = (
         "_gaps", "_kept", "_open", "_outcomes", "_preemptions", "_refused_before", "_spans", "batch_answers",
@@ -52,8 +50,7 @@ class SpanTracker:
         self._preemptions = preemptions
         self._gaps = gaps
         self._open: dict[int, list[int]] = {}
-        """Preemptions not restored yet, by request: iteration, resumed iteration, times, lost, recomputed, hit, the
-        way it went (``Displaced``), and time on the link."""
+        """Preemptions not restored yet, by request: both iterations and times, lost, recomputed, hit, way, time on the link."""
         self._refused_before = 0
         self._kept = spans if keep_spans else None
         self.keep_spans = keep_spans
@@ -137,6 +134,11 @@ class SpanTracker:
         if self.keep_spans:
             first = seq.phase_iteration
             self._spans.add(first, iteration, seq.phase_start_ns, at, seq.index, seq.phase, seq.phase_reason)
+
+    def between(self, seq: Sequence, phase: Phase, at: int) -> None:
+        """``seq`` does something else from ``at`` on, which is in no iteration."""
+        self._turn(seq, int(phase), 0, at)
+        seq.phase_iteration = -1
 
     def _turn(self, seq: Sequence, phase: int, iteration: int, at: int, reason: int = 0) -> None:
         """``seq`` does something else from ``iteration`` (which starts at ``at``) on."""
@@ -226,8 +228,7 @@ class SpanTracker:
             self._turn(seq, _DECODE, it, start)
 
     def _token(self, seq: Sequence, it: int, end: int, mark: int) -> None:
-        """An explicit sequence has sampled a token at ``end``; if it goes on it is a member of the set from the next iteration
-        on."""
+        """An explicit sequence has sampled a token at ``end``; if it goes on it is a member of the set from then on."""
         if seq.phase == _ENDED:
             return
         gaps = self._gaps
@@ -264,7 +265,7 @@ class SpanTracker:
         if self.batch_answers:
             seq.phase, seq.phase_iteration, seq.phase_start_ns, seq.phase_reason = _HOLD, it + 1, end, 0
             return
-        if self.keep_outcomes:
+        if self.keep_outcomes and seq.handover != GIVE:
             write_finished(self._outcomes, seq, end, stalls=self._gaps.threshold is not None)
 
     def answer(self, ended: SequenceOf[Sequence], it: int, at: int) -> None:

@@ -23,8 +23,10 @@ __all__ = [
     "PREFILL_ENTRIES",
     "SPANS",
     "TABLES",
+    "TRANSFERS",
     "Decision",
     "OutcomeReason",
+    "TransferEnd",
     "Verdict",
     "row_format",
 ]
@@ -116,6 +118,24 @@ DECISIONS = np.dtype(
 )
 """``value`` is what was seen, ``bound`` what it was held against, both in the reason's unit (``OutcomeReason``)."""
 
+TRANSFERS = np.dtype(
+    [
+        ("asked_ns", "<i8"),
+        ("start_ns", "<i8"),
+        ("end_ns", "<i8"),
+        ("bytes", "<i8"),
+        ("request", "<i4"),
+        ("source", "<i4"),
+        ("target", "<i4"),
+        ("blocks", "<i4"),
+        ("hit_blocks", "<i4"),
+        ("attempt", "<i4"),
+        ("ended", "<i4"),
+    ]
+)
+"""A prompt's KV between two engines, one row an attempt. ``start_ns - asked_ns`` is the wait for the link; ``hit_blocks`` the
+target had cached and were not moved."""
+
 TABLES: dict[str, np.dtype[np.void]] = {
     "iterations": ITERATIONS,
     "prefill_entries": PREFILL_ENTRIES,
@@ -123,6 +143,7 @@ TABLES: dict[str, np.dtype[np.void]] = {
     "outcomes": OUTCOMES,
     "preemptions": PREEMPTIONS,
     "decisions": DECISIONS,
+    "transfers": TRANSFERS,
 }
 
 
@@ -159,6 +180,16 @@ class Decision(IntEnum):
     give_up = 5
 
 
+class TransferEnd(IntEnum):
+    """How an attempt to move KV ended. Codes are stored; append only."""
+
+    done = 0
+    link_failed = 1
+    source_lost = 2
+    target_lost = 3
+    given_up = 4  # nobody wants the request any more
+
+
 class Verdict(NamedTuple):
     """A decision with its reason (codes), what was seen, and what it was held against; -1 where nothing was compared."""
 
@@ -177,6 +208,7 @@ ENUMS: dict[tuple[str, str], list[str]] = {
     ("preemptions", "kind"): [d.name for d in Displaced],
     ("decisions", "decision"): [d.name for d in Decision],
     ("decisions", "reason"): [r.name for r in OutcomeReason],
+    ("transfers", "ended"): [e.name for e in TransferEnd],
 }
 """Columns whose codes stand for names; the store shows the names."""
 
@@ -189,6 +221,7 @@ NULLABLE: dict[str, frozenset[str]] = {
     ),
     "preemptions": frozenset({"resumed_iteration", "resumed_ns", "restored_ns"}),
     "decisions": frozenset({"value", "bound"}),
+    "transfers": frozenset({"start_ns"}),
 }
 """Columns in which -1 (NaN for floats) means unknown."""
 

@@ -233,7 +233,7 @@ class Sequence:
     __slots__ = (
         "admit_iteration", "admit_ns", "arrival_order", "blocks", "cached_tokens", "chunk", "comp", "fetch_hit", "first_token_ns",
         "handover", "index", "joined_stack", "keys", "last_token_ns", "leaves_at", "lost_high", "max_gap_ns", "nblocks",
-        "nreg", "nt", "num_preemptions", "origin", "output_limit", "phase", "phase_iteration", "phase_reason",
+        "nreg", "nt", "num_preemptions", "origin", "output_limit", "past_preemptions", "phase", "phase_iteration", "phase_reason",
         "phase_start_ns", "priority", "prompt_tokens", "queue_ns", "queue_reason", "queued_ns", "ready_ns",
         "recomputed_tokens", "request", "request_id", "reserved_tokens", "stalled_mark", "stalled_ns", "state",
         "straight", "ticket", "total",
@@ -265,7 +265,7 @@ class Sequence:
         self.nblocks = self.nreg = 0
         self.blocks: Any = None
         self.keys: Any = None
-        self.num_preemptions = 0
+        self.num_preemptions = self.past_preemptions = 0
         self.ready_ns = -1
         self.handover = 0
         self.fetch_hit = 0

@@ -42,6 +42,7 @@ LONG_MODULES: dict[str, str] = {
 LONG_FUNCTIONS: dict[str, str] = {
     "replay_engine/coast.py:run": "the loop over coasted iterations: its locals are what makes an iteration cost a microsecond",
     "replay_engine/plain_admission.py:admit_plain": "one pass per admission: a call more per request costs as much as its join",
+    "replay_engine/replica.py:_asynchronous": "one turn of the loop: who is told what, and when, is its order",
 }
 LONG_CLASSES: dict[str, str] = {
     "replay_engine/coast.py:Coaster": "three quarters of it are the one loop over coasted iterations, allowed its length above",

@@ -14,13 +14,13 @@ __all__ = ["KvLink", "Transfer"]
 
 
 class Transfer:
-    """KV of ``blocks`` blocks (``size`` bytes) on its way to decode engine ``target``.
+    """KV of ``blocks`` blocks (``size`` bytes) on its way to decode engine ``target``, which has ``hit_blocks`` more.
 
     ``start_ns`` and ``end_ns`` are those of ``attempt`` (from 1 on), -1 until it starts; ``end_ns`` is when it ends if nothing
     comes between.
     """
 
-    __slots__ = ("asked_ns", "attempt", "blocks", "end_ns", "request", "size", "source", "start_ns", "target")
+    __slots__ = ("asked_ns", "attempt", "blocks", "end_ns", "hit_blocks", "request", "size", "source", "start_ns", "target")
 
     def __init__(self, request: int, source: int, target: int, blocks: int, size: int, asked_ns: int) -> None:
         self.request = request
@@ -30,6 +30,7 @@ class Transfer:
         self.size = size
         self.asked_ns = asked_ns
         self.attempt = 1
+        self.hit_blocks = 0
         self.start_ns = self.end_ns = -1
 
 

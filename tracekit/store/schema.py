@@ -43,6 +43,7 @@ ENUM_TYPES: dict[tuple[str, str], str] = {
     ("preemptions", "kind"): "preemption_kind",
     ("decisions", "decision"): "decision_kind",
     ("decisions", "reason"): "outcome_reason",
+    ("transfers", "ended"): "transfer_end",
 }
 """SQL type of each coded column; its values are the names in ``replay_engine.tables.ENUMS``."""
 
@@ -60,6 +61,7 @@ CONSTANTS: dict[str, dict[str, str]] = {
     "outcomes": {},
     "preemptions": {},
     "decisions": {},
+    "transfers": {},
 }
 """Columns with one value for a whole run (name -> SQL type), handed over with the spool's header; NULL where not given."""
 
@@ -182,7 +184,12 @@ def _extend_types(con: DuckDBPyConnection, there: Mapping[str, Mapping[str, str]
             con.execute(f'ALTER TABLE {table} ALTER "{column}" TYPE {kind}')
 
 
-MIGRATIONS: tuple[Callable[[DuckDBPyConnection], None], ...] = (_create_runs, _follow_layouts, _follow_layouts)
+MIGRATIONS: tuple[Callable[[DuckDBPyConnection], None], ...] = (
+    _create_runs,
+    _follow_layouts,
+    _follow_layouts,
+    _follow_layouts,
+)
 """Step ``i`` brings a database from schema version ``i`` to ``i + 1``; append only. Append ``_follow_layouts`` again whenever a
 row layout or a list of names grows."""
 
