@@ -225,4 +225,4 @@ def load_profile(name_or_path: str | Path) -> Profile:
             return profile
         known += [profile.name, *profile.aliases]
     reason = "no such file" if name.endswith(".toml") or "/" in name else "no such profile"
-    raise ConfigError(f"profile {one_line(name)}: {reason}; {nearest(name, known)}, or a TOML file")
+    raise ConfigError(f"profile {one_line(name)}: {reason}; {nearest(name, known)}; a TOML file is taken too")

@@ -68,6 +68,10 @@ class Job:
     def create(cls, store_dir: Path, kind: str, spec: Mapping[str, Any]) -> Job:
         """A new folder under ``store_dir/jobs``. ``spec`` may hold ``argv`` (to resume), ``who`` (shell or ui) and more."""
         jobs = store_dir / "jobs"
+        if not store_dir.parent.is_dir():
+            raise UsageError(
+                f"{shown(str(store_dir.parent), 4096)}: no such folder; expected --db to name a path in an existing one"
+            )
         now = datetime.now(UTC)
         job = cls(jobs / f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03d}{secrets.token_hex(2)}")
         made = jobs / f".new-{job.id}"

@@ -67,7 +67,7 @@ def slice_lines(source: TraceSource) -> Iterator[str]:
         yield f"spread: arrivals are spread inside ticks of {source.tick_ns / 1e9:g} s by seed {part.seed}"
     yield from _session_lines(source)
     if source.left_out:
-        yield f"{source.left_out:,} requests of the trace are left out: they failed in it, or have no tokens"
+        yield f"{source.left_out:,} requests of the trace are left out: they failed or were cancelled in it, or have no tokens"
 
 
 def _sessions(text: str | None) -> str | None:

@@ -194,3 +194,46 @@ def test_ctrl_c_keeps_what_ran(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     jobs = run_json(capfd, "jobs", "--db", db)["jobs"]
     assert isinstance(jobs, list)
     assert jobs[-1]["state"] == "cancelled"
+
+
+def test_what_can_be_done_with_a_run_is_said_by_what_it_keeps(db: str, capfd: pytest.CaptureFixture[str]) -> None:
+    capfd.readouterr()
+    assert main(["replay", "demo_trace", "--limit", "20", "--db", db]) == 0
+    assert f"REQUEST --db {db} tells the story of one request" in capfd.readouterr().err
+    assert main(["replay", "demo_trace", "--limit", "20", "--events", "outcomes", "--db", db]) == 0
+    said = capfd.readouterr().err
+    assert f"--db {db} prints it again; stories of requests need --events full" in said
+    assert "tracekit explain" not in said
+
+
+def test_jobs_are_listed_as_they_were_typed(db: str, capfd: pytest.CaptureFixture[str]) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = ["replay", "demo_trace", "--limit", "5", "--name", "by hand", "--db", db]
+    subprocess.run([sys.executable, "-m", "tracekit.cli.main", *words], env=environment, check=True, capture_output=True)
+    capfd.readouterr()
+    assert main(["jobs", "--db", db]) == 0
+    assert f"  tracekit replay demo_trace --limit 5 --name 'by hand' --db {db}\n" in capfd.readouterr().out
+
+
+def test_no_folder_is_made_for_a_database_that_is_misspelt(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", DEMO, "--limit", "5", "--db", str(tmp_path / "typo" / "a.duckdb")]) == 2
+    assert (
+        capfd.readouterr().err == f"tracekit: {tmp_path}/typo: no such folder; expected --db to name a path in an existing one\n"
+    )
+    assert not (tmp_path / "typo").exists()
+
+
+@pytest.mark.parametrize("verb", ["load", "replay", "describe"])
+@pytest.mark.parametrize("name", ["trace.csv", "trace.duckdb", "trace.json", "trace.parquet"])
+@pytest.mark.parametrize("content", [b"", b"arrival,input_tokens,output_tokens\n0,10,5\n"])
+def test_a_file_that_is_no_database_is_refused_and_stays(
+    verb: str, name: str, content: bytes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A data file given as --db must not become a database in memory that is gone at the end."""
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert main([verb, "demo_trace" if verb == "describe" else DEMO, "--db", str(path)]) == 3
+    reason = "not a DuckDB database" if content else "an empty file"
+    out, err = capfd.readouterr()
+    assert err.endswith(f"tracekit: {path}: {reason}; expected a DuckDB database, or a name that is free\n")
+    assert out == "" and path.read_bytes() == content

@@ -251,3 +251,11 @@ def test_the_command_on_files_and_on_a_loaded_trace(tmp_path: Path, monkeypatch:
     err = capfd.readouterr().err
     assert err.startswith("tracekit: --where") and err.count("\n") == 1
     assert main(["describe", "no-such.csv"]) == 3
+
+
+def test_numbers_have_the_digits_they_need(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "trace.csv"
+    rows = "".join(f"{k},100,10,{e2e}\n" for k, e2e in enumerate([63.0004, 63.0004, 63.0004, 12.5, 12.5]))
+    path.write_text(f"arrival,input_tokens,output_tokens,obs_e2e\n{rows}")
+    assert main(["describe", str(path)]) == 0
+    assert "observed e2e s          mean 42.8 P50 63 P95 63 P99 63 max 63\n" in capfd.readouterr().out

@@ -92,7 +92,7 @@ def test_files_that_are_not_ours_are_refused_and_left_alone(tmp_path: Path) -> N
     newer = Store(tmp_path / "newer.duckdb")
     with newer.write("x") as con:
         con.execute("UPDATE meta SET value = '999' WHERE key = 'schema_version'")
-    expected = {"junk": "not a valid DuckDB", "other": "not one of tracekit's", "newer": "newer than this program"}
+    expected = {"junk": "not a DuckDB database", "other": "not one of tracekit's", "newer": "newer than this program"}
     for name, words in expected.items():
         store = Store(tmp_path / f"{name}.duckdb")
         before = store.path.read_bytes()

@@ -60,6 +60,7 @@ def test_where(path: Path, con: duckdb.DuckDBPyConnection, trace: int) -> None:
     ("text", "reason"),
     [
         ("tenent = 'a'", "no column tenent; expected one of tenant"),
+        ("foo = 1", "no column foo; expected one of trace, req_idx, source_file, "),
         ("input_tokens >", "syntax error"),
         ("1=1) UNION SELECT * FROM requests WHERE (1=1", "not a single expression"),
         ("req_idx IN (SELECT req_idx FROM blocks)", "a subquery is not allowed"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -33,7 +35,7 @@ def list_(db: Db = DEFAULT_DB, as_json: AsJson = False, debug: Debug = False) ->
 
     found = list_jobs(Store(db).folder)
     head = ("job", "kind", "state", "created", "by", "progress", "command")
-    rows = [(j.id, j.kind, j.state, j.created, j.who, _progress(j), " ".join(j.argv)) for j in found]
+    rows = [(j.id, j.kind, j.state, j.created, j.who, _progress(j), _command(j.argv)) for j in found]
     document = {"schema": "tracekit.jobs/1", "jobs": [asdict(job) for job in found]}
     emit(document, as_json, lambda: print_table(head, rows, empty="no jobs"))
 
@@ -71,6 +73,12 @@ def resume(job: JobId, db: Db = DEFAULT_DB, as_json: AsJson = False, debug: Debu
     _print(resume_job(Store(db).folder, job), as_json)
 
 
+def _command(argv: list[str]) -> str:
+    """What was typed: the interpreter and the module's place left out where it is ours."""
+    ours = next((k for k, word in enumerate(argv) if word == "tracekit.cli.main" or Path(word).name == "tracekit"), None)
+    return shlex.join(argv if ours is None else ["tracekit", *argv[ours + 1 :]])
+
+
 def _progress(job: JobStatus) -> str:
     row = job.progress
     if not row:
@@ -82,7 +90,7 @@ def _progress(job: JobStatus) -> str:
 
 def _print(job: JobStatus, as_json: bool) -> None:
     lines = [f"job       {job.id}", f"state     {job.state}", f"kind      {job.kind}", f"created   {job.created} by {job.who}"]
-    lines += [f"command   {safe(' '.join(job.argv))}", f"process   {safe(job.pid)}", f"progress  {safe(_progress(job))}"]
+    lines += [f"command   {safe(_command(job.argv))}", f"process   {safe(job.pid)}", f"progress  {safe(_progress(job))}"]
     result = job.result or {}
     lines += [f"{key:<9} {safe(result[key])}" for key in ("run", "exit_code", "error") if result.get(key) is not None]
     lines += ["", *(safe(line) for line in job.log)] if job.log else []

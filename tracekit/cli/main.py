@@ -59,6 +59,17 @@ for _verbs in _VERBS:
     _verbs.register(app)
 
 
+_WORDS = (
+    (r"^Value error, (.*) is not one of (.*?)\.?$", r"\1: expected one of \2"),
+    (r"^Input should be greater than or equal to ", "expected at least "),
+    (r"^Input should be less than or equal to ", "expected at most "),
+    (r"^Input should be a valid integer.*", "expected a whole number"),
+    (r"^Input should be a valid number.*", "expected a number"),
+    (r"^Input should be ", "expected "),
+)
+"""What the option parser says, and how we say it."""
+
+
 def _joined_goodput(arguments: Sequence[str]) -> list[str]:
     """``--goodput ttft:200 tpot:50`` takes several words, as in vLLM's benchmark; they become one value."""
     words: list[str] = []
@@ -111,6 +122,10 @@ def _typer_text(error: TyperException) -> str:
     parameter = getattr(error, "param", None)
     text = str(error)
     name = "/".join(getattr(parameter, "opts", [])) if parameter is not None else ""
+    if text.startswith("Missing parameter") and getattr(parameter, "metavar", None):
+        return f"nothing given for {parameter.metavar}"  # type: ignore[union-attr]
+    for found, said in _WORDS:
+        text = re.sub(found, said, text)
     return f"{name}: {text}" if name and name not in text else text
 
 

@@ -107,7 +107,10 @@ def _run(*, as_json: bool, debug: bool, **options: Any) -> int:
     emit_run(report.run, report.state, report.matrix, as_json)
     db = options["db"]
     where = "" if db == DEFAULT_DB else f" --db {db}"
-    note(f"run {report.run} is in {db}: tracekit explain {report.run} REQUEST{where} tells the story of one request")
+    told = f"tracekit explain {report.run} REQUEST{where} tells the story of one request"
+    if options["events"] != "full":
+        told = f"tracekit show {report.run}{where} prints it again; stories of requests need --events full"
+    note(f"run {report.run} is in {db}: {told}")
     return INTERRUPTED if report.state == "interrupted" else 0
 
 

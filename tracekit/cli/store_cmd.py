@@ -51,7 +51,7 @@ def _print(facts: dict[str, Any]) -> None:
         state = "readable" if database["readable"] else "not readable now"
         lines.append(
             f"database   {safe(database['path'])}: {state}, schema {safe(database['schema_version'])} of"
-            f" {database['schema_expected']}, {safe(database['runs'])} runs, {safe(size)} bytes"
+            f" {database['schema_expected']}, {safe(database['runs'])} runs, {safe(size) if size is None else f'{size:,}'} bytes"
         )
     else:
         lines.append(f"database   {safe(database['path'])}: none yet; load or replay a trace to make it")

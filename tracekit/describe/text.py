@@ -50,9 +50,10 @@ def _number(value: float | int | None, digits: int = 3) -> str:
         return "-"
     if isinstance(value, int) or float(value).is_integer():
         return f"{int(value):,}"
-    if abs(value) >= 100:
-        return f"{value:,.1f}"
-    return f"{value:,.{digits}f}" if abs(value) >= 1 else f"{value:.3g}"
+    if abs(value) < 1:
+        return f"{value:.3g}"
+    text = f"{value:,.{1 if abs(value) >= 100 else digits}f}"
+    return text.rstrip("0").rstrip(".")
 
 
 def _table(columns: list[dict[str, Any]]) -> Iterator[str]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_DATABASE", "Store", "one_line"]
 
 DEFAULT_DATABASE = "tracekit.duckdb"
+_MAGIC, _MAGIC_AT = b"DUCK", 8
 WAIT_S = 300.0
 """How long a reader or writer waits for its turn; loading a large trace holds the file for seconds."""
 
@@ -116,6 +117,7 @@ class Store:
             if holder is not None:
                 patience.pause(describe(holder))
                 continue
+            self._refuse_others()
             try:
                 return duckdb.connect(str(self.path), read_only=True)
             except duckdb.Error as error:
@@ -126,6 +128,7 @@ class Store:
 
         if not self.path.exists():
             self._create()
+        self._refuse_others()
         while True:
             try:
                 return duckdb.connect(str(self.path), config={"storage_compatibility_version": STORAGE_VERSION})
@@ -145,6 +148,19 @@ class Store:
             con.commit()
             con.execute("CHECKPOINT")
         new.rename(self.path)
+
+    def _refuse_others(self) -> None:
+        """Refuse a file that is no database: DuckDB takes some kinds (CSV by its name) as data for a database in memory."""
+        try:
+            with self.path.open("rb") as file:
+                head = file.read(len(_MAGIC) + _MAGIC_AT)
+        except OSError as error:
+            raise InputError(
+                f"cannot be read: {error.strerror or error}", file=str(self.path), expected="a DuckDB database"
+            ) from None
+        if head[_MAGIC_AT:] != _MAGIC:
+            reason = "not a DuckDB database" if head else "an empty file"
+            raise InputError(reason, file=str(self.path), expected="a DuckDB database, or a name that is free")
 
     def _pause_if_locked(self, error: Exception, patience: Patience) -> None:
         """Wait when the file is held elsewhere or, in another mode, by another thread; anything else is the file's fault."""

@@ -64,5 +64,5 @@ def explain_error(con: duckdb.DuckDBPyConnection, text: str, error: Exception) -
         first = message.split("\n", 1)[0]
         return _bad(text, re.sub(r"^\w+ Error:\s*", "", first))
     names = [row[0] for row in con.execute("DESCRIBE requests").fetchall()]
-    near = difflib.get_close_matches(unknown[1], names, n=3, cutoff=0.4) or names
+    near = difflib.get_close_matches(unknown[1], names, n=3) or names
     return UsageError(f"--where {shown(text)}: no column {shown(unknown[1])}; expected one of {', '.join(near)}")
