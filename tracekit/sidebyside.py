@@ -9,7 +9,7 @@ from typing import Any
 from tracekit.metrics.fields import is_missing
 from tracekit.metrics.wording import count, printable, share, span_text
 
-__all__ = ["Row", "render_rows", "run_labels", "side_by_side"]
+__all__ = ["Kind", "Row", "figure_at", "render_rows", "run_labels", "side_by_side"]
 
 Matrix = Mapping[str, Any]
 Kind = str
@@ -72,7 +72,7 @@ def side_by_side(matrices: Sequence[Matrix]) -> list[Row]:
     """The key figures of each matrix, in one order. Rows that no run has, and settings in which all agree, are left out."""
     rows = []
     for path, label, kind, better in _FIGURES:
-        found = [_figure(matrix, path) for matrix in matrices]
+        found = [figure_at(matrix, path) for matrix in matrices]
         values = tuple(value for value, _ in found)
         setting = path.startswith("knobs.")
         if all(value is None for value in values) or (setting and len(set(values)) == 1):
@@ -92,8 +92,8 @@ def render_rows(rows: Sequence[Row]) -> list[list[str]]:
     return [[row.label, *(_cell(row.kind, value) for value in row.values)] for row in rows]
 
 
-def _figure(matrix: Matrix, path: str) -> tuple[Any, str | None]:
-    """The value at ``section.field[.part]`` and, if there is none, why. Knobs have dots in their names."""
+def figure_at(matrix: Matrix, path: str) -> tuple[Any, str | None]:
+    """The value at ``section.field[.part]`` of a matrix and, if there is none, why. Knobs have dots in their names."""
     section, _, name = path.partition(".")
     found: Any = matrix.get(section, {})
     parts = [name] if section == "knobs" else name.split(".")

@@ -3,6 +3,7 @@
 from tracekit.store.commit import commit_run
 from tracekit.store.database import DEFAULT_DATABASE, Store
 from tracekit.store.doctor import doctor
+from tracekit.store.experiments import find_experiment, list_experiments, load_experiment, record_experiment
 from tracekit.store.recovery import SpoolInfo, discard, find_spools, recover, spools_there
 from tracekit.store.runs import (
     QueryResult,
@@ -34,10 +35,14 @@ __all__ = [
     "database_size",
     "discard",
     "doctor",
+    "find_experiment",
     "find_spools",
+    "list_experiments",
     "list_runs",
+    "load_experiment",
     "load_run",
     "read_spool",
+    "record_experiment",
     "recover",
     "remove_runs",
     "resolve_run",

@@ -20,6 +20,7 @@ __all__ = [
     "CONSTANTS",
     "ENUM_TYPES",
     "EVENT_TABLES",
+    "EXPERIMENT_COLUMNS",
     "MIGRATIONS",
     "PER_REQUEST",
     "RUN_COLUMNS",
@@ -184,11 +185,35 @@ def _extend_types(con: DuckDBPyConnection, there: Mapping[str, Mapping[str, str]
             con.execute(f'ALTER TABLE {table} ALTER "{column}" TYPE {kind}')
 
 
+EXPERIMENT_COLUMNS: dict[str, str] = {
+    "experiment": "INTEGER PRIMARY KEY",
+    "key": "VARCHAR NOT NULL",
+    "name": "VARCHAR",
+    "started_at": "TIMESTAMP",
+    "wall_s": "DOUBLE",
+    "factor": "VARCHAR NOT NULL",
+    "levels": "JSON",
+    "traces": "JSON",
+    "spec": "JSON",
+    "results": "JSON",
+    "verdicts": "JSON",
+    "command": "VARCHAR",
+    "tracekit_version": "VARCHAR",
+}
+"""``experiments``: one row per experiment. ``spec`` is its plan, ``results`` the figures of every replay, ``verdicts`` the
+changes and what holds across traces. ``key`` is the same for experiments whose replays are the same."""
+
+
+def _create_experiments(con: DuckDBPyConnection) -> None:
+    con.execute(f"CREATE TABLE experiments ({_columns_sql(EXPERIMENT_COLUMNS)})")
+
+
 MIGRATIONS: tuple[Callable[[DuckDBPyConnection], None], ...] = (
     _create_runs,
     _follow_layouts,
     _follow_layouts,
     _follow_layouts,
+    _create_experiments,
 )
 """Step ``i`` brings a database from schema version ``i`` to ``i + 1``; append only. Append ``_follow_layouts`` again whenever a
 row layout or a list of names grows."""

@@ -1,0 +1,121 @@
+"""Several worker processes on one plan: who replays what, and what happens when one of them ends early."""
+
+from __future__ import annotations
+
+import json
+import selectors
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from tracekit.errors import TracekitError
+from tracekit.experiments.plan import Cell
+
+__all__ = ["Crew"]
+
+LOOK_EVERY_S = 0.2
+Done = Callable[[Cell], None]
+
+
+class Crew:
+    """Workers that replay ``cells``. A worker keeps to the levels of one window, whose requests it has read; when no window
+    is left untouched it takes over levels of another's."""
+
+    def __init__(self, database: Path, folder: Path, cells: Sequence[Cell], jobs: int) -> None:
+        self._command = [sys.executable, "-m", "tracekit.experiments.worker", str(database), str(folder)]
+        self._spots: dict[tuple[int, int], list[Cell]] = {}
+        for cell in cells:
+            self._spots.setdefault((cell.trace, cell.window), []).append(cell)
+        self._untouched = list(self._spots)
+        self._jobs = min(jobs, len(cells))
+        self._workers: dict[int, _Worker] = {}
+
+    def run(self, done: Done, cancelled: Callable[[], bool]) -> None:
+        """Replay all cells; ``done(cell)`` as each result is there. ``KeyboardInterrupt`` when ``cancelled()``; the error of
+        a worker is raised here. No worker outlives the call."""
+        selector = selectors.DefaultSelector()
+        try:
+            for _ in range(self._jobs):
+                worker = _Worker(self._command)
+                self._workers[id(worker)] = worker
+                selector.register(worker.answers, selectors.EVENT_READ, worker)
+                self._give(worker)
+            while any(worker.busy for worker in self._workers.values()):
+                if cancelled():
+                    raise KeyboardInterrupt
+                for key, _ in selector.select(LOOK_EVERY_S):
+                    worker = key.data
+                    for cell in worker.heard():
+                        done(cell)
+                        self._give(worker)
+        finally:
+            for worker in self._workers.values():
+                worker.end()
+            selector.close()
+
+    def _give(self, worker: _Worker) -> None:
+        cell = self._next(worker.spot)
+        if cell is None:
+            worker.busy = None
+            return
+        worker.spot = (cell.trace, cell.window)
+        worker.take(cell)
+
+    def _next(self, spot: tuple[int, int] | None) -> Cell | None:
+        own = self._spots.get(spot, []) if spot is not None else []
+        if own:
+            return own.pop(0)
+        while self._untouched:
+            cells = self._spots[self._untouched.pop(0)]
+            if cells:
+                return cells.pop(0)
+        left = max(self._spots.values(), key=len, default=[])
+        return left.pop() if left else None
+
+
+class _Worker:
+    """One process; its answers are read without waiting for whole lines."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._orders: IO[bytes] = self._process.stdin
+        self.answers: IO[bytes] = self._process.stdout
+        self._rest = b""
+        self.busy: Cell | None = None
+        self.spot: tuple[int, int] | None = None
+
+    def take(self, cell: Cell) -> None:
+        self.busy = cell
+        with suppress(BrokenPipeError):  # if it has ended, its last answer, or the end of its answers, says so
+            self._orders.write(f"{cell.trace} {cell.window} {cell.level}\n".encode())
+            self._orders.flush()
+
+    def heard(self) -> list[Cell]:
+        """Cells that are done. ``TracekitError`` when the worker could not go on."""
+        piece = self.answers.read1(65536)  # type: ignore[attr-defined]
+        if not piece:
+            code = self._process.wait()
+            raise TracekitError(f"a worker process ended with code {code} in the middle of a replay; what is done is kept")
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        return [_cell_of(json.loads(line)) for line in lines]
+
+    def end(self) -> None:
+        """Nothing that it still does is needed."""
+        self._process.kill()
+        self._process.wait()
+        with suppress(BrokenPipeError):
+            self._orders.close()
+        self.answers.close()
+
+
+def _cell_of(answer: dict[str, Any]) -> Cell:
+    if "error" in answer:
+        error = TracekitError(answer["error"])
+        error.exit_code = answer["exit_code"]
+        raise error
+    return Cell(*answer["done"])
