@@ -94,8 +94,9 @@ def lay_windows(start_ns: Ints, wanted: int, *, length_ns: int | None = None, le
                 part: tuple[int, int] | None = None) -> Layout:  # fmt: skip
     """Up to ``wanted`` windows over arrivals ``start_ns`` (ns from trace start; of sessions: their roots').
 
-    ``length_ns``: left out, the time in which about a thousand requests come (one minute to half an hour), at least sixty. Fewer windows, and
-    a note, where the trace is too short for all of them with at least 20 requests each; a window with fewer is left out.
+    ``length_ns``: left out, the time in which about a thousand requests come (one minute to half an hour), at least sixty.
+    Fewer windows, and a note, where the trace is too short for all of them with at least 20 requests each; a window with
+    fewer is left out.
     ``part``: only this stretch of the trace.
     """
     at = np.sort(start_ns)

@@ -205,7 +205,7 @@ changes and what holds across traces. ``key`` is the same for experiments whose 
 
 
 def _create_experiments(con: DuckDBPyConnection) -> None:
-    con.execute(f"CREATE TABLE experiments ({_columns_sql(EXPERIMENT_COLUMNS)})")
+    con.execute(f"CREATE TABLE IF NOT EXISTS experiments ({_columns_sql(EXPERIMENT_COLUMNS)})")
 
 
 MIGRATIONS: tuple[Callable[[DuckDBPyConnection], None], ...] = (
