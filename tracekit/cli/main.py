@@ -54,8 +54,8 @@ def _root(
 
 
 _VERBS = (
-    replay_cmd, traces_cmd, validate_cmd, synth_cmd, describe_cmd, runs_cmd, experiment_cmd, profiles_cmd, jobs_cmd, dashboard_cmd,
-    store_cmd,
+    replay_cmd, traces_cmd, validate_cmd, synth_cmd, describe_cmd, runs_cmd, experiment_cmd, profiles_cmd, jobs_cmd,
+    dashboard_cmd, store_cmd,
 )  # fmt: skip
 for _verbs in _VERBS:
     _verbs.register(app)
