@@ -21,7 +21,7 @@ __all__ = ["NAMES", "main", "readme", "result_name", "run_one"]
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-NAMES = ("startup", "iterations", "lean", "mooncake", "policies", "whole", "load")
+NAMES = ("startup", "iterations", "lean", "mooncake", "policies", "whole", "load", "dashboard")
 QUICK = {
     "policies": ["--scale", "0.3"],
     "whole": ["--quick", "--repeats", "2"],

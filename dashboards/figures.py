@@ -58,7 +58,7 @@ class _Strips:
             fill = {"fillpattern": {"shape": hatch, "bgcolor": colour, "fgcolor": self.theme.hatch, "size": 6, "solidity": 0.25}}
         self.add(
             strip, name, values, f"{name} %{{y:,.4~r}} {unit}", stackgroup=f"s{strip}",
-            line={"width": 0.3, "color": self.theme.outline}, **fill,
+            line={"width": 0, "color": colour}, **fill,
         )  # fmt: skip
 
     def peak(self, strip: int, name: str, values: npt.NDArray[Any], unit: str, colour: str, worst: str | None = None) -> None:
@@ -91,7 +91,8 @@ def timeline_figure(
     _kv(strips, kv_total)
     for code, waiting in sorted(buckets.queue.items()):
         name = reasons[code] if code < len(reasons) else f"reason {code}"
-        strips.stack(3, name.replace("none", "nothing"), waiting, "waiting", *reason_fill(name))
+        colour, hatch = reason_fill(name)
+        strips.stack(3, name.replace("none", "nothing"), waiting, "waiting", theme.fill(colour), hatch)
     strips.peak(3, "most waiting", buckets.peak["waiting"], "", theme.waiting)
     _durations(strips)
     layout = _layout(theme, window_ns, kv_total)
@@ -140,7 +141,7 @@ def _kv(strips: _Strips, kv_total: int | None) -> None:
                 "x": _packed(middle, "f8"), "y": _packed(np.full(len(there), top), "f4"), "customdata": _packed(counts, "i4"),
                 "marker": {"symbol": "triangle-down", "opacity": 1, "color": theme.recomputed,
                            "size": _packed(np.minimum(6 + 2 * np.log2(counts), 16), "f4"),
-                           "line": {"width": 0.5, "color": theme.outline}},
+                           "line": {"width": 0.5, "color": theme.text}},
                 "hovertemplate": "%{customdata:,} preempted<extra></extra>",
             }
         )  # fmt: skip

@@ -5,7 +5,8 @@ Colour never stands alone: the order in a stack is fixed, members of a family di
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 __all__ = ["DARK", "LIGHT", "REASON_FILLS", "THEMES", "Theme", "reason_fill"]
 
@@ -16,14 +17,13 @@ BLUE, ORANGE, VERMILLION, SKY, PURPLE, GREEN, GREY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Theme:
-    """Colours of one theme; ``outline`` edges fills that alone would be too pale on the paper, ``faint`` fills extremes."""
+    """Colours of one theme; ``faint`` fills extremes and ``edge`` lines them, ``hatch`` is drawn over fills."""
 
     name: str
     paper: str
     text: str
     quiet: str
     grid: str
-    outline: str
     hatch: str
     faint: str
     edge: str
@@ -33,14 +33,21 @@ class Theme:
     recomputed: str = VERMILLION
     cached: str = SKY
     waiting: str
+    areas: Mapping[str, str] = field(default_factory=dict)
+
+    def fill(self, colour: str) -> str:
+        """A colour of the palette as an area of this theme: orange and sky are darker on white, where they would be pale."""
+        return self.areas.get(colour, colour)
 
 
 LIGHT = Theme(
-    name="light", paper="#ffffff", text="#1f2937", quiet="#5b6472", grid="#e5e7eb", outline="#374151", hatch="#1f2937",
+    name="light", paper="#ffffff", text="#1f2937", quiet="#5b6472", grid="#e5e7eb", hatch="#1f2937",
     faint="rgba(75,85,99,0.22)", edge="rgba(75,85,99,0.55)", line="#111827", decode=BLUE, waiting="#B34700",
+    prefill="#C27D00", cached="#2F97D3",
+    areas={ORANGE: "#C27D00", SKY: "#2F97D3"},
 )  # fmt: skip
 DARK = Theme(
-    name="dark", paper="#111827", text="#e5e7eb", quiet="#a3adbb", grid="#2a3546", outline="#0b1220", hatch="#0b1220",
+    name="dark", paper="#111827", text="#e5e7eb", quiet="#a3adbb", grid="#2a3546", hatch="#0b1220",
     faint="rgba(209,213,219,0.22)", edge="rgba(209,213,219,0.55)", line="#f3f4f6", decode="#1C7FC4", waiting="#FF8A3D",
 )  # fmt: skip
 THEMES = {"light": LIGHT, "dark": DARK}

@@ -267,7 +267,8 @@ def _listed_run(row: dict[str, Any]) -> Listed:
 
 def _listed_spool(info: SpoolInfo) -> Listed:
     state = "running" if info.alive else "not committed"
-    title = _title([state, info.run.get("name"), info.run.get("trace_name"), f"began {str(info.run.get('started_at'))[:19]}"])
+    began = str(info.run.get("started_at") or "")[:19]
+    title = _title([state, info.run.get("name"), info.run.get("trace_name"), began and f"began {began}"])
     return Listed(ref=info.folder.name, title=title, live=info.alive)
 
 

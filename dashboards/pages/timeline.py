@@ -99,14 +99,18 @@ def layout() -> Any:
             html.P(id="status", className="status", role="status"),
             html.P(id="notice", className="notice", role="alert"),
             html.Div(
-                dcc.Graph(id="timeline", figure={"data": [], "layout": {}}, config=GRAPH),
+                [
+                    html.P("Drag over a strip to zoom, double-click or press Whole run to see all of it.", className="hint"),
+                    html.Div(
+                        dcc.Graph(id="timeline", figure={"data": [], "layout": {}}, config=GRAPH),
+                        role="img",
+                        **aria("Timeline of the run", describedby="summary"),
+                    ),
+                ],
                 id="timeline-box",
-                role="img",
                 style=COVERED,
-                **aria("Timeline of the run", describedby="summary"),
             ),
             html.P(id="summary", className="summary"),
-            html.P("Drag over a strip to zoom, double-click or press Whole run to see all of it.", className="hint"),
             dcc.Interval(id="tick", interval=QUIET_MS),
             dcc.Store(id="drawn", data={}),
             dcc.Store(id="navigated"),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks import all as every
-from benchmarks import iterations, lean, lean_side, load, mooncake, policies, startup, whole, workloads
+from benchmarks import dashboard, iterations, lean, lean_side, load, mooncake, policies, startup, whole, workloads
 from benchmarks.engine_run import best, replay_nowhere, replay_spooled
 from benchmarks.figures import Figure, Report, document, machine, python_reference, table
 from benchmarks.workloads import ColumnSource, Load, planned
@@ -173,6 +173,12 @@ def test_whole(capsys: pytest.CaptureFixture[str]) -> None:
     assert 20 < figures["replay_19k_peak_mib"]["value"] < 1000
 
 
+def test_dashboard(capsys: pytest.CaptureFixture[str]) -> None:
+    figures = json.loads(run(dashboard.main, "--json", "--iterations", "30000", "--repeats", "1", capsys=capsys))["figures"]
+    assert figures["worst_seen"]["value"] == 1
+    assert figures["open_s"]["value"] > figures["zoom_s"]["value"] > 0
+
+
 def test_all_writes_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     every.main(["--only", "startup", "--results", str(tmp_path)])
     assert "== startup" in capsys.readouterr().out
@@ -193,7 +199,7 @@ def test_all_puts_targets_to_the_load_figures() -> None:
 def test_every_benchmark_is_run_by_all_and_stands_in_the_docs() -> None:
     text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     runnable = {p.stem for p in (ROOT / "benchmarks").glob("*.py") if "__main__" in p.read_text(encoding="utf-8")}
-    by_hand = {"load_large"}  # minutes and gigabytes
+    by_hand = {"load_large", "case_references"}  # minutes, gigabytes
     assert runnable - {"all"} - by_hand == set(every.NAMES)
     assert all(f"benchmarks.{name}" in text for name in runnable)
     assert load.main.__doc__

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +16,7 @@ from dashboards.columns import COLUMNS, Columns, Frame
 from replay_engine.tables import ITERATIONS, TABLES
 from tracekit.store import SpoolSink, Store, commit_run
 
+ROOT = Path(__file__).parents[2]
 CONSTANTS = {"iterations": {"budget": 1024, "kv_total": 1000, "paused": 0, "swapped": 0, "mode": "simulated"}}
 
 
@@ -73,3 +78,21 @@ def in_a_killed_process(work: Callable[[], object]) -> None:
         finally:
             os._exit(9)
     os.waitpid(pid, 0)
+
+
+@contextmanager
+def a_writer_at_work(store: Store) -> Iterator[None]:
+    """Another process holds the database until the block ends."""
+    code = (
+        "import sys; from tracekit.store import Store\n"
+        "with Store(sys.argv[1]).write('a long load'):\n  print('writing', flush=True); sys.stdin.readline()"
+    )
+    argv = [sys.executable, "-c", code, str(store.path)]
+    writer = subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == "writing\n"
+    try:
+        yield
+    finally:
+        writer.communicate("\n", timeout=30)
+        assert writer.returncode == 0

@@ -2,45 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from dashboards.columns import COLUMNS, Columns
 from dashboards.queries import LATEST, RunBook
-from tests.dashboards.runs import frame_of, in_a_killed_process, iteration_rows, recorded, spooled
+from tests.dashboards.runs import a_writer_at_work, frame_of, in_a_killed_process, iteration_rows, recorded, spooled
 from tracekit.errors import LockedError, UsageError
 from tracekit.store import Store, commit_run, discard, find_spools, recover, remove_runs, spools_there
-
-ROOT = Path(__file__).parents[2]
 
 
 def same(frame: object, rows: np.ndarray) -> bool:
     whole = frame_of(rows)
     return all(np.array_equal(frame[name], whole[name]) for name in COLUMNS)  # type: ignore[index]
-
-
-@contextmanager
-def a_writer_at_work(store: Store) -> Iterator[None]:
-    """Another process holds the database until the block ends."""
-    code = (
-        "import sys; from tracekit.store import Store\n"
-        "with Store(sys.argv[1]).write('a long load'):\n  print('writing', flush=True); sys.stdin.readline()"
-    )
-    argv = [sys.executable, "-c", code, str(store.path)]
-    writer = subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert writer.stdout is not None
-    assert writer.stdout.readline() == "writing\n"
-    try:
-        yield
-    finally:
-        writer.communicate("\n", timeout=30)
-        assert writer.returncode == 0
 
 
 def test_a_recorded_run_is_read_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,9 @@ from dashboards.app import create_app, is_loopback
 from dashboards.buckets import downsample, span_ns
 from dashboards.figures import STRIPS, timeline_figure
 from dashboards.pages.timeline import COVERED
-from dashboards.palette import THEMES, reason_fill
+from dashboards.palette import THEMES, Theme, reason_fill
 from tests.dashboards.asking import Asker
-from tests.dashboards.runs import frame_of, in_a_killed_process, iteration_rows, recorded, spooled
+from tests.dashboards.runs import a_writer_at_work, frame_of, in_a_killed_process, iteration_rows, recorded, spooled
 from tracekit.store import Store, code_names
 
 REASONS = code_names("iterations", "head_refused_by")
@@ -169,6 +169,23 @@ def test_replicas_have_a_selector(store: Store) -> None:
     assert "no replica 7 in this run: shown is 0" in missing["notice.children"]
 
 
+def test_while_a_writer_is_at_work_the_page_keeps_what_it_has(store: Store) -> None:
+    recorded(store, "seen")
+    recorded(store, "unseen")
+    page = asker(store.path)
+    page.ask("?run=1")
+    with a_writer_at_work(store):
+        same = page.ask("?run=1")
+        assert (same["status.className"], same["timeline-box.style"]) == ("status finished", {})
+        busy = page.ask("?run=2")
+        assert busy["status.className"] == "status busy"
+        assert "a long load" in busy["status.children"]
+        assert (busy["run.value"], busy["timeline-box.style"], busy["tick.interval"]) == ("1", {}, 1000)
+        fresh = asker(store.path).ask("")
+        assert fresh["status.className"] == "status busy"
+    assert page.ask("?run=2")["status.className"] == "status finished"
+
+
 def test_names_are_shown_as_text(store: Store) -> None:
     recorded(store, "<img src=x onerror=alert(1)>", 10)
     page = asker(store.path).ask("?run=1")
@@ -201,6 +218,30 @@ def test_a_budget_far_above_every_batch_is_said_and_not_drawn() -> None:
         names = [each["name"] for each in figure["data"]]
         assert ("token budget" in names, "off the scale" in figure["layout"]["annotations"][0]["text"]) == (drawn, not drawn)
         assert "all blocks" not in names
+
+
+def luminance(colour: str) -> float:
+    """WCAG's relative luminance."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", THEMES.values(), ids=THEMES)
+def test_everything_stands_out_from_the_paper(theme: Theme) -> None:
+    assert contrast(theme.text, theme.paper) >= 4.5
+    assert contrast(theme.quiet, theme.paper) >= 4.5
+    for line in (theme.line, theme.waiting, theme.decode):
+        assert contrast(line, theme.paper) >= 3
+    reasons = [theme.fill(reason_fill(name)[0]) for name in REASONS]
+    for fill in (theme.decode, theme.prefill, theme.recomputed, theme.cached, *reasons):
+        assert contrast(fill, theme.paper) >= 3, fill
+        assert contrast(theme.hatch, fill) >= 2, fill
 
 
 def test_reasons_that_look_alike_do_not() -> None:
