@@ -7,7 +7,9 @@ from typing import Literal
 
 from replay_engine.arrivals import NEVER, Calendar
 from replay_engine.config import SchedulerConfig
+from replay_engine.failure import EngineFailure
 from replay_engine.front_door import DoorFacts
+from replay_engine.kv_counted import BlockPool
 from replay_engine.recorder import EventMode
 from replay_engine.replica import Replica
 from replay_engine.rules import Rules
@@ -18,8 +20,13 @@ from replay_engine.types import EventSink, Executor, RequestSource
 
 __all__ = ["Replay", "RunState"]
 
-RunState = Literal["finished", "no_progress", "interrupted"]
+RunState = Literal["finished", "no_progress", "interrupted", "failed"]
 _VLLM = Rules()
+_REASONS = {
+    "no_progress": OutcomeReason.no_progress,
+    "interrupted": OutcomeReason.interrupted,
+    "failed": OutcomeReason.engine_failed,
+}
 _NO_FACTS = DoorFacts()
 
 
@@ -29,7 +36,7 @@ class Replay:
     ``coast`` replays stretches of unchanged decoding without a plan for each iteration where the executor predicts (same rows).
 
     ``rules`` go beyond vLLM's knobs; ``facts`` is what the front door is told besides, ``kv_block_bytes`` the size of a KV block,
-    for copies over the link.
+    for copies over the link; ``pool`` the KV pool of an engine that needs its own. ``failure`` says why an engine gave up.
     """
 
     def __init__(
@@ -46,13 +53,15 @@ class Replay:
         rules: Rules = _VLLM,
         facts: DoorFacts = _NO_FACTS,
         kv_block_bytes: int = 1 << 21,
+        pool: BlockPool | None = None,
     ) -> None:
         self.config = config
         self.rules = rules
+        self.failure: EngineFailure | None = None
         self._engine = Replica(
             Calendar(source, config.block_size, caching=config.enable_prefix_caching), config, executor, sink, mode=mode,
             stall_threshold_ns=stall_threshold_ns, on_chunk=on_chunk, coast=coast, rules=rules, facts=facts,
-            kv_block_bytes=kv_block_bytes,
+            kv_block_bytes=kv_block_bytes, pool=pool,
         )  # fmt: skip
 
     @property
@@ -71,7 +80,7 @@ class Replay:
         return self._engine.recorder.totals
 
     def run(self) -> RunState:
-        """Replay to the end. An interrupt (Ctrl-C) ends the run as ``interrupted`` with all before it kept."""
+        """Replay to the end. An interrupt (Ctrl-C) or an engine's failure ends the run early, with all before it kept."""
         engine = self._engine
         state: RunState
         try:
@@ -80,7 +89,9 @@ class Replay:
         except KeyboardInterrupt:
             state = "interrupted"
             engine.interrupted()
+        except EngineFailure as failure:
+            state, self.failure = "failed", failure
         if state != "finished":
-            engine.end_all(OutcomeReason.no_progress if state == "no_progress" else OutcomeReason.interrupted)
+            engine.end_all(_REASONS[state])
         engine.recorder.flush()
         return state

@@ -18,6 +18,7 @@ from replay_engine.config import SchedulerConfig
 from replay_engine.front_door import DoorFacts
 from replay_engine.handover import Desk, Handover
 from replay_engine.intake import Client, Intake
+from replay_engine.kv_counted import BlockPool
 from replay_engine.pools import make_pool
 from replay_engine.recorder import EventMode, Recorder
 from replay_engine.rules import Rules
@@ -25,7 +26,7 @@ from replay_engine.scheduler import Scheduler
 from replay_engine.simulator import SimExecutor
 from replay_engine.tables import OutcomeReason
 from replay_engine.totals import RunTotals
-from replay_engine.types import BatchPlan, EventSink, Executor, Pending, Request, Sequence
+from replay_engine.types import BatchPlan, EventSink, Executor, Pending, Request, Sequence, Watching
 
 __all__ = ["Replica"]
 
@@ -57,11 +58,14 @@ class Replica:
         client: Client | None = None,
         handover: Handover | None = None,
         desk: Desk | None = None,
+        pool: BlockPool | None = None,
     ) -> None:
         self.rules = rules
-        self.scheduler = Scheduler(config, make_pool(config, "auto", rules), rules, block_bytes=kv_block_bytes, handover=handover)
+        pool = pool or make_pool(config, "auto", rules)
+        self.scheduler = Scheduler(config, pool, rules, block_bytes=kv_block_bytes, handover=handover)
         self._desk = desk
         self._executor = executor
+        self._schedule = executor.watch(self.scheduler.schedule) if isinstance(executor, Watching) else self.scheduler.schedule
         self.calendar = calendar
         self.recorder = Recorder(sink, config, mode=mode, stall_threshold_ns=stall_threshold_ns, on_chunk=on_chunk)
         self.recorder.spans.batch_answers = rules.batching.answers == "batch"
@@ -105,7 +109,7 @@ class Replica:
 
     def _synchronous(self) -> Generator[None]:
         calendar, scheduler, record, coaster = self.calendar, self.scheduler, self.recorder.record, self._coaster
-        schedule, submit, update = scheduler.schedule, self._executor.submit, scheduler.update
+        schedule, submit, update = self._schedule, self._executor.submit, scheduler.update
         running, waiting = scheduler.state.running, scheduler.state.waiting
         now = self.now
         while True:
@@ -153,7 +157,7 @@ class Replica:
         """``made`` is when the next plan is made: the start of the plan ``before`` it, so later arrivals are invisible to it.
         It runs from ``start``, when that one ends. ``owed`` ended in it and are freed once the next plan is made."""
         calendar, state, coaster = self.calendar, self.scheduler.state, self._coaster
-        schedule, submit = self.scheduler.schedule, self._executor.submit
+        schedule, submit = self._schedule, self._executor.submit
         before, owed, made, start = *self._under_way, self.now, self.now
         while True:
             if made >= calendar.due_ns:

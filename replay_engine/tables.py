@@ -17,6 +17,7 @@ __all__ = [
     "DECISIONS",
     "ENUMS",
     "ITERATIONS",
+    "MODES",
     "NULLABLE",
     "OUTCOMES",
     "PREEMPTIONS",
@@ -167,6 +168,7 @@ class OutcomeReason(IntEnum):
     timeout = 14  # ns since arrival
     client_slot = 15  # ns held back, requests in flight
     parent_unfinished = 16
+    engine_failed = 17
 
 
 class Decision(IntEnum):
@@ -199,7 +201,12 @@ class Verdict(NamedTuple):
     bound: int = -1
 
 
+MODES = ["eager", "eager, compiled in mid-run", "padded", *(f"graph {bucket}" for bucket in range(513))]
+"""How a real engine ran an iteration: launched op by op; the same while something was compiled or captured in mid-run; padded to
+a bucket, op by op; as a graph of a bucket."""
+
 ENUMS: dict[tuple[str, str], list[str]] = {
+    ("iterations", "mode"): MODES,
     ("iterations", "head_refused_by"): [r.name for r in Refusal],
     ("spans", "phase"): [p.name for p in Phase],
     ("spans", "reason"): [r.name for r in Refusal],

@@ -6,11 +6,11 @@ Hot-path records are plain (not frozen) slotted classes: a frozen dataclass cost
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,7 @@ __all__ = [
     "RequestState",
     "SeqState",
     "Sequence",
+    "Watching",
 ]
 
 NEVER = 1 << 62
@@ -377,6 +378,13 @@ class Executor(Protocol):
     """Runs plans. Two-phase from day one: ``submit`` may return before the work is done."""
 
     def submit(self, plan: BatchPlan) -> Pending: ...
+
+
+@runtime_checkable
+class Watching(Protocol):
+    """An executor that times the scheduler too: the loop calls what it returns in place of ``schedule``."""
+
+    def watch(self, schedule: Callable[[int], BatchPlan]) -> Callable[[int], BatchPlan]: ...
 
 
 class EventSink(Protocol):

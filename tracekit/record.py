@@ -32,6 +32,7 @@ class RunRecord:
         self._setup = setup
         self._began = time.monotonic()
         self.totals = RunTotals()
+        self._engine = "sim" if setup.torch is None else "torch"
         self.stall_threshold_ns, self._stall_rule = stall_threshold(setup.slo)
         config = setup.policy.scheduler
         self._row: dict[str, Any] = {
@@ -39,8 +40,8 @@ class RunRecord:
             "trace": setup.trace,
             "trace_name": setup.trace_name,
             "started_at": datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds"),
-            "engine": "sim",
-            "profile": setup.profile.name,
+            "engine": self._engine,
+            "profile": setup.profile.name if setup.torch is None else None,
             "policy": setup.policy.to_dict(),
             "slo": setup.slo.to_dict() if setup.slo is not None else None,
             "events": setup.events,
@@ -51,11 +52,17 @@ class RunRecord:
         }
         constants: dict[str, dict[str, Any]] = {
             "iterations": {
-                "budget": config.token_budget, "kv_total": config.usable_blocks, "paused": 0, "swapped": 0, "mode": "simulated",
-                "padded_tokens": 0,
+                "budget": config.token_budget, "kv_total": config.usable_blocks, "paused": 0, "swapped": 0,
             },
         }  # fmt: skip
-        self._spool = SpoolSink(store.spool_folder, self._row, constants=constants, events=setup.events)
+        layouts: dict[str, np.dtype[np.void]] = {}
+        if setup.torch is None:
+            constants["iterations"] |= {"mode": "simulated", "padded_tokens": 0}
+        else:
+            from replay_engine.torch_engine.engine_rows import WIDE_ITERATIONS
+
+            layouts["iterations"] = WIDE_ITERATIONS
+        self._spool = SpoolSink(store.spool_folder, self._row, constants=constants, events=setup.events, layouts=layouts)
         self._memory = MemorySink() if setup.events == "none" else None
         self.sink: EventSink = self._spool if self._memory is None else self._memory
 
@@ -89,7 +96,7 @@ class RunRecord:
             scheduler=setup.policy.scheduler,
             rules=setup.policy.rules,
             profile=setup.profile,
-            engine="sim",
+            engine=self._engine,
             tracekit_version=__version__,
             run=facts,
             policy_notes=setup.policy.notes,

@@ -18,12 +18,12 @@ from typing import Any, Literal
 from replay_engine.config import ConfigError
 from replay_engine.front_door import DoorFacts
 from replay_engine.loop import Replay
-from replay_engine.policy import Policy, build_policy
-from replay_engine.profile import DEFAULT_PROFILE, Profile, load_profile
+from replay_engine.policy import Policy
+from replay_engine.profile import Profile
 from replay_engine.rules import Rules
-from replay_engine.simulator import SimExecutor
 from replay_engine.totals import RunTotals
 from tracekit.door_facts import door_facts, door_notes
+from tracekit.engines import ENGINES, TorchEngine, executor_for, settle_engine
 from tracekit.errors import TracekitError, UsageError, shown
 from tracekit.jobs import Job
 from tracekit.metrics import SloTable, parse_goodput, parse_slo
@@ -70,12 +70,14 @@ class Setup:
     accept_degraded: bool
     warmup_ns: int
     facts: DoorFacts
+    torch: TorchEngine | None = None
 
 
 def replay(
     inputs: str | Sequence[str],
     *,
     engine: str = "auto",
+    model: str | None = None,
     profile: str | None = None,
     policy: str | None = None,
     sets: Sequence[str] = (),
@@ -115,9 +117,8 @@ def replay(
 
 def _as_job(given: dict[str, Any]) -> ReplayReport:
     """The replay as a job with a folder: how it ended is written down whatever happens."""
-    engine = given["engine"]
-    if engine not in ("auto", "sim"):
-        raise UsageError(f"--engine {shown(engine)}: expected auto or sim")
+    if given["engine"] not in ENGINES:
+        raise UsageError(f"--engine {shown(given['engine'])}: expected one of {', '.join(ENGINES)}")
     store = Store(given["db"])
     job = Job.adopt() or Job.create(store.folder, "replay", {"argv": list(sys.orig_argv)})
     job.begin()
@@ -130,8 +131,9 @@ def _as_job(given: dict[str, Any]) -> ReplayReport:
         code = error.exit_code if isinstance(error, TracekitError) else 2 if isinstance(error, ConfigError) else 5
         job.finish({"exit_code": code, "error": str(error)})
         raise
-    stopped = report.state == "interrupted"
-    job.finish({"exit_code": 130 if stopped else 0, "run": report.run, "cancelled": stopped})
+    stopped, failed = report.state == "interrupted", report.state.startswith("failed")
+    done: dict[str, Any] = {"exit_code": 130 if stopped else 5 if failed else 0, "run": report.run, "cancelled": stopped}
+    job.finish(done | ({"error": report.state} if failed else {}))
     return report
 
 
@@ -147,18 +149,18 @@ def _job(store: Store, job: Job, given: dict[str, Any]) -> ReplayReport:
     setup = _prepare(store, given, tell)
     record = RunRecord(store, setup, name=given["name"], command=" ".join(shown(a, 400) for a in sys.argv))
     state = _simulate(setup, record, job, given["progress"])
-    run, matrix = record.commit(state)
+    run, matrix = record.commit(state.partition(":")[0])
     if state != "finished":
         tell(f"the replay ended early: {state.replace('_', ' ')}; what ran is recorded as run {run}")
     return ReplayReport(run=run, state=state, matrix=matrix, lines=lines)
 
 
 def _prepare(store: Store, given: dict[str, Any], tell: Say) -> Setup:
-    profile = load_profile(given["profile"] or DEFAULT_PROFILE)
-    policy = build_policy(profile, given["policy"], given["sets"])
+    engine = settle_engine(given)
+    profile, policy = engine.profile, engine.policy
     if policy.rules.pd.prefill:
         raise UsageError("pd.prefill: replaying separate pools is not built yet; expected pd.prefill = 0")
-    tell(f"engine: simulator, {profile.describe()}" + ("" if given["profile"] else "; choose another with --profile"))
+    tell(engine.line)
     for note in policy.notes:
         tell(f"policy: {note}")
     warmup_ns = parse_duration_ns(given["warmup"], where="--warmup") if given["warmup"] else 0
@@ -176,7 +178,7 @@ def _prepare(store: Store, given: dict[str, Any], tell: Say) -> Setup:
     return Setup(
         profile=profile, policy=policy, slo=slo, source=source, trace=trace, trace_name=trace_name, lead_in_ns=part.lead_in_ns,
         seed=given["seed"], events=given["events"], accept_degraded=given["accept_degraded"], warmup_ns=warmup_ns,
-        facts=door_facts(policy, profile, slo, source),
+        facts=door_facts(policy, profile, slo, source), torch=engine.torch,
     )  # fmt: skip
 
 
@@ -233,7 +235,7 @@ def _simulate(setup: Setup, record: RunRecord, job: Job, progress: Progress | No
     rules = setup.policy.rules
     if rules.order.larger_first:
         rules = smaller_first(setup.source, rules)
-    executor = SimExecutor(setup.profile.latency, asynchronous=config.async_scheduling)
+    executor, pool, sink = executor_for(setup, rules, record.sink)
     looked = time.monotonic()
 
     def on_chunk(totals: RunTotals) -> None:
@@ -249,12 +251,13 @@ def _simulate(setup: Setup, record: RunRecord, job: Job, progress: Progress | No
             raise KeyboardInterrupt
 
     run = Replay(
-        setup.source, config, executor, record.sink, mode="full" if setup.events == "full" else "outcomes",
+        setup.source, config, executor, sink, mode="full" if setup.events == "full" else "outcomes",
         stall_threshold_ns=record.stall_threshold_ns, on_chunk=on_chunk, rules=rules, facts=setup.facts,
-        kv_block_bytes=block_bytes(setup),
+        kv_block_bytes=block_bytes(setup), pool=pool,
     )  # fmt: skip
     with _quiet_gc():
-        state = run.run()
+        ended = run.run()
+    state = ended if run.failure is None else str(run.failure)
     record.totals = run.totals
     job.progress(total, total, unit="requests")
     return state

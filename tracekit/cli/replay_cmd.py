@@ -13,12 +13,13 @@ from tracekit.cli.slice_options import ByOption, Limit, RateScale, Seed, Session
 
 __all__ = ["register"]
 
-INTERRUPTED = 130
+INTERRUPTED, FAILED = 130, 5
 
 
 class Engine(StrEnum):
     auto = "auto"
     sim = "sim"
+    torch = "torch"
 
 
 class Events(StrEnum):
@@ -31,7 +32,11 @@ Inputs = Annotated[
     list[str],
     typer.Argument(metavar="TRACE...", help="Files, globs, a folder, - for standard input, or the name of a loaded trace."),
 ]
-EngineOption = Annotated[Engine, typer.Option("--engine", help="What runs the iterations; auto takes the simulator.")]
+EngineOption = Annotated[Engine, typer.Option("--engine", help="What runs the iterations; auto: torch where CUDA is, else sim.")]
+Model = Annotated[
+    str | None,
+    typer.Option("--model", metavar="NAME|DIR", help="For torch: a shipped model with dummy weights, or a Hugging Face folder."),
+]
 Profile = Annotated[
     str | None, typer.Option("--profile", metavar="NAME|FILE", help="Latency profile [default: the published H100 one].")
 ]
@@ -58,6 +63,7 @@ AcceptDegraded = Annotated[bool, typer.Option("--accept-degraded", help="A reque
 def replay(
     inputs: Inputs,
     engine: EngineOption = Engine.auto,
+    model: Model = None,
     profile: Profile = None,
     policy: PolicyOption = None,
     sets: Sets = None,
@@ -111,6 +117,8 @@ def _run(*, as_json: bool, debug: bool, **options: Any) -> int:
     if options["events"] != "full":
         told = f"tracekit show {report.run}{where} prints it again; stories of requests need --events full"
     note(f"run {report.run} is in {db}: {told}")
+    if report.state.startswith("failed"):
+        return FAILED
     return INTERRUPTED if report.state == "interrupted" else 0
 
 

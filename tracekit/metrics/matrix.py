@@ -40,7 +40,7 @@ def build_matrix(inputs: MatrixInputs) -> dict[str, Any]:
         "run": _run(inputs),
         **_setup(inputs.profile),
         "engine": _engine(inputs),
-        "profile": _profile(inputs.profile, observed),
+        "profile": _profile(None if inputs.engine == "torch" else inputs.profile, observed),
         "counted": counted_section(inputs, rows, n),
         "traffic": traffic_section(rows),
         "concurrency": concurrency_section(inputs.totals),

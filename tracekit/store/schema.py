@@ -56,6 +56,9 @@ CONSTANTS: dict[str, dict[str, str]] = {
         "swapped": "INTEGER",
         "mode": "VARCHAR",
         "padded_tokens": "INTEGER",
+        "schedule_ns": "BIGINT",
+        "submit_ns": "BIGINT",
+        "wait_ns": "BIGINT",
     },
     "prefill_entries": {},
     "spans": {},
@@ -64,7 +67,8 @@ CONSTANTS: dict[str, dict[str, str]] = {
     "decisions": {},
     "transfers": {},
 }
-"""Columns with one value for a whole run (name -> SQL type), handed over with the spool's header; NULL where not given."""
+"""Columns that a simulator's rows do not have (name -> SQL type). Handed over with the spool's header where they have one value
+for a whole run; NULL where not given."""
 
 PER_REQUEST: dict[str, dict[str, str]] = {"outcomes": {"tenant": "VARCHAR", "class": "VARCHAR", "slo_met": "BOOLEAN"}}
 """Columns that are looked up by request when a run is committed; NULL where not given."""
@@ -214,6 +218,7 @@ MIGRATIONS: tuple[Callable[[DuckDBPyConnection], None], ...] = (
     _follow_layouts,
     _follow_layouts,
     _create_experiments,
+    _follow_layouts,
 )
 """Step ``i`` brings a database from schema version ``i`` to ``i + 1``; append only. Append ``_follow_layouts`` again whenever a
 row layout or a list of names grows."""

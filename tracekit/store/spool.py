@@ -48,7 +48,8 @@ class SpoolSink:
     """An event sink that appends rows to one file per table; tables that ``events`` leaves out are dropped.
 
     ``run`` is what is known of the ``runs`` row at the start, ``constants`` has per table the columns that are the same in
-    every row. ``append`` takes structured arrays of the layouts in ``replay_engine.tables`` and keeps nothing.
+    every row; ``layouts`` the tables whose rows have more columns than those of ``replay_engine.tables``. ``append`` takes
+    structured arrays of the tables' layouts and keeps nothing.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class SpoolSink:
         *,
         constants: Mapping[str, Mapping[str, Any]] | None = None,
         events: str = "full",
+        layouts: Mapping[str, np.dtype[np.void]] | None = None,
     ) -> None:
         if events not in EVENT_LEVELS:
             raise UsageError(f"events = {events!r}: expected one of {', '.join(EVENT_LEVELS)}")
@@ -67,7 +69,7 @@ class SpoolSink:
         try:
             made.mkdir(parents=True)
             tables = EVENT_LEVELS[events]
-            write_json(made / HEADER, _header({**run, "events": events}, constants or {}, tables))
+            write_json(made / HEADER, _header({**run, "events": events}, constants or {}, tables, layouts or {}))
             self._files = {table: FileIO(made / f"{table}.rows", "xb") for table in tables}
             made.rename(self.folder)
         except OSError as error:
@@ -98,9 +100,14 @@ class SpoolSink:
             file.close()
 
 
-def _header(run: Mapping[str, Any], constants: Mapping[str, Mapping[str, Any]], tables: tuple[str, ...]) -> dict[str, Any]:
-    layouts = {t: {"dtype": TABLES[t].descr, "constants": dict(constants.get(t, {}))} for t in tables}
-    return {"format": FORMAT, "pid": os.getpid(), "mark": process_mark(), "run": dict(run), "tables": layouts}
+def _header(
+    run: Mapping[str, Any],
+    constants: Mapping[str, Mapping[str, Any]],
+    tables: tuple[str, ...],
+    layouts: Mapping[str, np.dtype[np.void]],
+) -> dict[str, Any]:
+    described = {t: {"dtype": layouts.get(t, TABLES[t]).descr, "constants": dict(constants.get(t, {}))} for t in tables}
+    return {"format": FORMAT, "pid": os.getpid(), "mark": process_mark(), "run": dict(run), "tables": described}
 
 
 def read_header(folder: Path) -> dict[str, Any]:

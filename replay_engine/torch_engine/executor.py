@@ -1,0 +1,214 @@
+"""The executor that computes: plans in, measured iterations out.
+
+``submit`` packs the plan, sends it in one copy and enqueues the forward pass; ``wait`` takes the result of that iteration, by
+which time the next one may be under way. Nothing in between waits for the device: a decode's input is the token that the
+iteration before sampled, still on the device; times are read from events that have long passed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from replay_engine.failure import EngineFailure
+from replay_engine.torch_engine.batch import Layout, PersistentBatch, TableSizes
+from replay_engine.torch_engine.clocks import DeviceClock
+from replay_engine.torch_engine.engine_rows import EAGER, GRAPH, LATE, PADDED, Note
+from replay_engine.torch_engine.graphs import DecodeBuckets
+from replay_engine.torch_engine.iteration import IterationPass
+from replay_engine.torch_engine.outputs import TokenLog
+from replay_engine.torch_engine.staging import Staging
+from replay_engine.torch_engine.swapping import Swapper
+from replay_engine.types import BatchPlan, IterationResult
+
+if TYPE_CHECKING:
+    from replay_engine.torch_engine.engine_pool import EnginePool
+
+__all__ = ["TorchExecutor"]
+
+_now = time.perf_counter_ns
+
+
+class TorchExecutor:
+    """Runs plans of a scheduler whose pool is ``pool``; iterations are submitted and waited for in order, two in flight at most.
+
+    ``poison``: blocks that hold nothing valid are filled with NaN before every forward pass. ``tokens``: the sampled tokens are
+    kept there. ``notes`` has what the loop does not know of an iteration, by its number, until ``EngineSink`` takes it.
+    """
+
+    def __init__(
+        self,
+        run: IterationPass,
+        batch: PersistentBatch,
+        pool: EnginePool,
+        buckets: DecodeBuckets | None,
+        staging: Staging,
+        swapper: Swapper | None,
+        *,
+        asynchronous: bool,
+        poison: bool,
+        keep_tokens: bool,
+    ) -> None:
+        self.notes: dict[int, Note] = {}
+        self.tokens = TokenLog() if keep_tokens else None
+        self.late = 0
+        """Compilations and captures after the clock started; whoever watches for them counts here."""
+        self.prompt_ns = 0
+        """Host time spent on making up prompts, which a server is sent: no part of any iteration."""
+        self._pass, self._batch, self._pool, self._buckets = run, batch, pool, buckets
+        self._staging, self._swapper = staging, swapper
+        self._asynchronous, self._poison = asynchronous, poison
+        self._device = DeviceClock(run.model.device)
+        self._schedule_ns = 0
+        self._failure: EngineFailure | None = None
+
+    def watch(self, schedule: Callable[[int], BatchPlan]) -> Callable[[int], BatchPlan]:
+        """``schedule``, timed: its host time is part of the iteration it decides."""
+
+        def timed(now: int = 0) -> BatchPlan:
+            began = _now()
+            plan = schedule(now)
+            self._schedule_ns = _now() - began
+            return plan
+
+        return timed
+
+    def submit(self, plan: BatchPlan) -> _Iteration:
+        """Enqueue ``plan``. What goes wrong is said by ``wait``, when its turn has come."""
+        iteration = _Iteration(self, plan, self._schedule_ns)
+        if self._failure is None:
+            try:
+                with torch.inference_mode():
+                    self._enqueue(plan, iteration)
+            except (RuntimeError, MemoryError) as error:
+                self._fail(plan.iteration, error)
+        return iteration
+
+    def _fail(self, iteration: int, error: BaseException) -> None:
+        words = " ".join(str(error).split()) or type(error).__name__
+        self._failure = EngineFailure(iteration, words if len(words) <= 300 else words[:299] + "…")
+
+    def _enqueue(self, plan: BatchPlan, iteration: _Iteration) -> None:
+        began, made_up, late = _now(), self.prompt_ns, self.late
+        batch = self._batch
+        if self._swapper is not None:
+            self._swapper.out(plan, batch, iteration)
+        batch.follow(plan)
+        if batch.sizes is not self._pass.tables.sizes:
+            self._grow(batch.sizes)
+        void = sorted(set(self._pool.take_void())) if self._poison else []
+        decodes = len(batch.order)
+        bucket = self._buckets.fit(decodes) if self._buckets is not None and decodes and not plan.prefill else None
+        layout = batch.lay_out(plan, decodes if bucket is None else bucket, void)
+        if not layout.size and not plan.loading:
+            return
+        array = self._staging.array(layout.size)
+        batch.pack(plan, layout, void, array)
+        iteration.prepared_ns = _now() - began - (self.prompt_ns - made_up)
+        self._device.start()
+        tokens = self._compute(layout, plan, bucket, iteration)
+        if tokens is not None:
+            self._device.stop()
+            if self.tokens is not None:
+                iteration.sampling = batch.sampling(plan)
+            iteration.tokens = self._staging.read_back(tokens)
+            iteration.computes = True
+        if self.late != late:
+            iteration.mode = LATE
+        iteration.submitted_ns = _now() - began - (self.prompt_ns - made_up)
+
+    def _compute(self, layout: Layout, plan: BatchPlan, bucket: int | None, iteration: _Iteration) -> torch.Tensor | None:
+        """Everything of an iteration that runs on the device."""
+        packed = self._staging.send(layout.size, keep=0 if bucket is None else 4 * bucket)
+        self._pass.update(packed, layout)
+        if self._swapper is not None:
+            self._swapper.back(plan, iteration)
+        if not layout.tokens:
+            return None
+        if bucket is not None and self._buckets is not None:
+            iteration.padded = layout.padding
+            iteration.mode = GRAPH + bucket if self._buckets.captured else PADDED
+            return self._buckets.run(bucket)
+        if layout.entries:
+            return self._pass.mixed(packed, layout)
+        return self._pass.decode(packed, layout.decodes, layout.decode_blocks)
+
+    def _grow(self, sizes: TableSizes) -> None:
+        self._pass.tables.grow(sizes)
+        if self._buckets is not None and self._buckets.captured:
+            self.late += 1
+            self._buckets.capture()
+
+    def finish(self, iteration: _Iteration) -> IterationResult:
+        """The result of ``iteration``, waited for."""
+        began = _now()
+        if self._failure is not None and self._failure.iteration <= iteration.plan.iteration:
+            raise self._failure
+        device = 0
+        if iteration.computes:
+            tokens = self._tokens(iteration)
+            device = self._device.read()
+            if len(tokens) and int(tokens.min()) < 0:
+                self._failure = EngineFailure(iteration.plan.iteration, "a hidden state is not finite (NaN or infinite)")
+                raise self._failure
+        waited = _now() - began
+        copied = self._swapper.measured(iteration) if self._swapper is not None else 0
+        result = self._result(iteration, device, copied)
+        self.notes[iteration.plan.iteration] = (
+            iteration.mode, iteration.padded, iteration.schedule_ns, iteration.host_ns(device, cuda=self._staging.cuda), waited
+        )
+        return result
+
+    def _tokens(self, iteration: _Iteration) -> npt.NDArray[np.int64]:
+        assert iteration.tokens is not None
+        try:
+            tokens = iteration.tokens()
+        except RuntimeError as error:
+            self._fail(iteration.plan.iteration, error)
+            assert self._failure is not None
+            raise self._failure from None
+        if iteration.sampling is not None and self.tokens is not None:
+            self.tokens.add(iteration.sampling, tokens[: len(iteration.sampling)])
+        return tokens[: len(tokens) - iteration.padded]
+
+    def _result(self, iteration: _Iteration, device: int, copied: int) -> IterationResult:
+        """Synchronous: what the host does before the device starts, then the device. Asynchronous: the longer one counts."""
+        if not iteration.computes:
+            return IterationResult(copied, 0, 0)
+        if self._asynchronous:
+            host = iteration.schedule_ns + iteration.host_ns(device, cuda=self._staging.cuda)
+            return IterationResult(max(device, host), device, host)
+        host = iteration.schedule_ns + iteration.prepared_ns
+        return IterationResult(device + host, device, host)
+
+
+class _Iteration:
+    """An iteration under way."""
+
+    __slots__ = (
+        "computes", "copies", "executor", "mode", "padded", "plan", "prepared_ns", "sampling", "schedule_ns", "submitted_ns",
+        "tokens",
+    )  # fmt: skip
+
+    def __init__(self, executor: TorchExecutor, plan: BatchPlan, schedule_ns: int) -> None:
+        self.executor = executor
+        self.plan = plan
+        self.schedule_ns = schedule_ns
+        self.prepared_ns = self.submitted_ns = 0
+        self.computes = False
+        self.mode, self.padded = EAGER, 0
+        self.tokens: Callable[[], npt.NDArray[np.int64]] | None = None
+        self.sampling: npt.NDArray[np.int32] | None = None
+        self.copies: object = None
+
+    def host_ns(self, device: int, *, cuda: bool) -> int:
+        """Host time of the submission; where there is no device apart, the computing itself is left out."""
+        return self.submitted_ns if cuda else max(self.submitted_ns - device, 0)
+
+    def wait(self) -> IterationResult:
+        return self.executor.finish(self)
