@@ -32,7 +32,6 @@ class RunRecord:
         self._setup = setup
         self._began = time.monotonic()
         self.totals = RunTotals()
-        self._engine = "sim" if setup.torch is None else "torch"
         self.stall_threshold_ns, self._stall_rule = stall_threshold(setup.slo)
         config = setup.policy.scheduler
         self._row: dict[str, Any] = {
@@ -65,6 +64,10 @@ class RunRecord:
         self._spool = SpoolSink(store.spool_folder, self._row, constants=constants, events=setup.events, layouts=layouts)
         self._memory = MemorySink() if setup.events == "none" else None
         self.sink: EventSink = self._spool if self._memory is None else self._memory
+
+    @property
+    def _engine(self) -> str:
+        return "sim" if self._setup.torch is None else "torch"
 
     def _table(self, name: str) -> npt.NDArray[np.void]:
         return self._memory.table(name) if self._memory is not None else read_spool(self._spool.folder, name)
