@@ -143,7 +143,7 @@ class Intake:
             self._recorder.decision(at, request.index, verdict)
         if verdict.decision == Decision.reject:
             self._recorder.spans.never_started(
-                request.index, request.arrival_ns, request.prompt_tokens, RequestState.rejected, verdict.reason
+                request.index, request.arrival_ns, request.prompt_tokens, RequestState.rejected, verdict.reason, request.attempt
             )
             self._abandon(request.index, at)
             if self._held is not None:

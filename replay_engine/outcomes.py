@@ -25,7 +25,7 @@ def write_finished(rows: RowBuffer, seq: Sequence, end: int, *, stalls: bool) ->
         seq.queue_ns, first - arrival, tpot, -1 if late else end - arrival, seq.max_gap_ns, seq.stalled_ns if stalls else -1,
         arrival, end, seq.index, seq.prompt_tokens, outputs, seq.num_preemptions + seq.past_preemptions, seq.recomputed_tokens,
         seq.cached_tokens,
-        _TIMED_OUT if late else _FINISHED, _TOO_LATE if late else 0, request.degraded,
+        _TIMED_OUT if late else _FINISHED, _TOO_LATE if late else 0, request.attempt, request.degraded,
     )  # fmt: skip
 
 
@@ -39,11 +39,12 @@ def write_early(
     rows.add(
         seq.queue_ns, ttft, tpot, -1, seq.max_gap_ns, seq.stalled_ns if stalls else -1, arrival, last, seq.index,
         seq.prompt_tokens, outputs, seq.num_preemptions + seq.past_preemptions, seq.recomputed_tokens, seq.cached_tokens,
-        int(state), int(reason),
-        seq.request.degraded,
+        int(state), int(reason), seq.request.attempt, seq.request.degraded,
     )  # fmt: skip
 
 
-def write_absent(rows: RowBuffer, index: int, arrival: int, prompt: int, state: RequestState, reason: OutcomeReason) -> None:
-    """A request that no engine ever saw."""
-    rows.add(-1, -1, _NAN, -1, -1, -1, arrival, -1, index, prompt, 0, 0, 0, -1, int(state), int(reason), False)
+def write_absent(
+    rows: RowBuffer, index: int, arrival: int, prompt: int, state: RequestState, reason: OutcomeReason, attempt: int = 0
+) -> None:
+    """A request that no engine ever saw, or none since its replica failed."""
+    rows.add(-1, -1, _NAN, -1, -1, -1, arrival, -1, index, prompt, 0, 0, 0, -1, int(state), int(reason), attempt, False)

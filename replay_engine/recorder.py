@@ -22,7 +22,7 @@ EventMode = Literal["none", "outcomes", "full"]
 _STORED = {
     "none": frozenset[str](),
     "outcomes": frozenset({"outcomes"}),
-    "full": frozenset({"iterations", "prefill_entries", "spans", "outcomes", "preemptions", "decisions"}),
+    "full": frozenset({"iterations", "prefill_entries", "spans", "outcomes", "preemptions", "decisions", "routing"}),
 }
 
 

@@ -28,7 +28,7 @@ from replay_engine.tables import OutcomeReason
 from replay_engine.totals import RunTotals
 from replay_engine.types import BatchPlan, EventSink, Executor, Pending, Request, Sequence, Watching
 
-__all__ = ["Replica"]
+__all__ = ["Replica", "halt"]
 
 _VLLM = Rules()
 _NO_FACTS = DoorFacts()
@@ -37,8 +37,8 @@ _NO_FACTS = DoorFacts()
 class Replica:
     """An engine behind a calendar. ``next_ns`` is when its next plan is made, ``NEVER`` while nothing it knows of is to come.
 
-    ``now`` is the end of its last iteration; ``client`` is told how its requests end (``Intake``). The options are those of
-    ``Replay``.
+    ``now`` is the end of its last iteration; ``client`` is told how its requests end. ``before``: the engine that failed and
+    whose log this one continues, with a cold cache. The other options are those of ``Replay``.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class Replica:
         handover: Handover | None = None,
         desk: Desk | None = None,
         pool: BlockPool | None = None,
+        before: Replica | None = None,
     ) -> None:
         self.rules = rules
         pool = pool or make_pool(config, "auto", rules)
@@ -67,17 +68,19 @@ class Replica:
         self._executor = executor
         self._schedule = executor.watch(self.scheduler.schedule) if isinstance(executor, Watching) else self.scheduler.schedule
         self.calendar = calendar
-        self.recorder = Recorder(sink, config, mode=mode, stall_threshold_ns=stall_threshold_ns, on_chunk=on_chunk)
+        if before is None:
+            self.recorder = Recorder(sink, config, mode=mode, stall_threshold_ns=stall_threshold_ns, on_chunk=on_chunk)
+        else:
+            self.recorder, self.scheduler.state.it = before.recorder, before.scheduler.state.it
         self.recorder.spans.batch_answers = rules.batching.answers == "batch"
         self.intake = Intake(calendar, self.scheduler, self.recorder, rules, facts, client, desk)
-        self.now = self.next_ns = 0
-        self._coaster = (
-            Coaster(self.scheduler, executor, self.recorder, calendar, self._deliver, self._retire)
-            if coast and isinstance(executor, SimExecutor) and can_coast(self.scheduler.state)
-            else None
-        )
-        self._under_way: tuple[tuple[BatchPlan, Pending] | None, SequenceOf[Sequence]] = (None, ())
-        """The plan in flight, and who has ended but still holds seat and blocks."""
+        self.now: int = 0 if before is None else before.now
+        self.next_ns = self.now
+        self._coaster: Coaster | None = None
+        if coast and isinstance(executor, SimExecutor) and can_coast(self.scheduler.state):
+            self._coaster = Coaster(self.scheduler, executor, self.recorder, calendar, self._deliver, self._retire)
+        self._under_way: tuple[tuple[BatchPlan, Pending] | None, SequenceOf[Sequence], int] = (None, (), self.now)
+        """The plan in flight, who has ended but still holds seat and blocks, and when the next plan is made."""
         self._loop = self._asynchronous() if config.async_scheduling else self._synchronous()
 
     @property
@@ -142,27 +145,21 @@ class Replica:
             if plan.preempted and _no_progress(self, plan):
                 break
             if not plan.decode_seqs and not plan.prefill:
-                while (then := self._wait(plan, now)) >= calendar.horizon_ns:
+                while (then := _wait(plan, now, calendar, scheduler)) >= calendar.horizon_ns:
                     self.next_ns = then
                     yield
                 now = self.now = then
-
-    def _wait(self, plan: BatchPlan, now: int) -> int:
-        """An iteration computed nothing: when something may have changed. ``NEVER`` when nothing ever will."""
-        if plan.preempted or plan.loading or plan.admitted or plan.displaced:
-            return now
-        return max(now, min(self.calendar.next_ns, self.scheduler.wake_ns()))
 
     def _asynchronous(self) -> Generator[None]:
         """``made`` is when the next plan is made: the start of the plan ``before`` it, so later arrivals are invisible to it.
         It runs from ``start``, when that one ends. ``owed`` ended in it and are freed once the next plan is made."""
         calendar, state, coaster = self.calendar, self.scheduler.state, self._coaster
         schedule, submit = self._schedule, self._executor.submit
-        before, owed, made, start = *self._under_way, self.now, self.now
+        (before, owed, made), start = self._under_way, self.now
         while True:
             if made >= calendar.due_ns:
                 if made >= calendar.horizon_ns:
-                    self.next_ns, self._under_way = made, (before, owed)
+                    self.next_ns, self._under_way = made, (before, owed, made)
                     yield
                     self._resume(made)
                 else:
@@ -173,7 +170,7 @@ class Replica:
                     (made, _), before = self._complete(*before, made), None
                     start = made
                 elif calendar.due_ns == calendar.horizon_ns:
-                    self.next_ns, self._under_way = calendar.next_ns, (None, ())
+                    self.next_ns, self._under_way = calendar.next_ns, (None, (), made)
                     yield
                 else:
                     made = start = calendar.due_ns
@@ -233,11 +230,35 @@ class Replica:
             self.intake.retire(finished)
 
 
+def halt(engine: Replica, at: int) -> int:
+    """``engine``, which has been advanced to ``at`` (ns), makes no plan any more. What is under way still ends, and all that is
+    due by then is delivered. Returns the moment from which it stands still."""
+    before, owed, made = engine._under_way
+    if engine._coaster is not None:
+        engine._coaster.settle()
+    engine.calendar.look_to(NEVER)
+    if engine.scheduler.config.async_scheduling:
+        engine._conclude(owed)
+        if before is not None:
+            engine._conclude(engine._complete(*before, made)[1])
+    engine._loop.close()
+    engine.now = max(engine.now, at)
+    engine._deliver(engine.now)
+    return engine.now
+
+
+def _wait(plan: BatchPlan, now: int, calendar: Calendar, scheduler: Scheduler) -> int:
+    """An iteration computed nothing: when something may have changed. ``NEVER`` when nothing ever will."""
+    if plan.preempted or plan.loading or plan.admitted or plan.displaced:
+        return now
+    return max(now, min(calendar.next_ns, scheduler.wake_ns()))
+
+
 def _blocked(engine: Replica, plan: BatchPlan, pending: Pending, start: int) -> Generator[None, None, int]:
     """Nobody runs and nobody can come in before KV has come or gone: when that is (ns)."""
     made = engine._complete(plan, pending, start)[0]
     while (then := max(made, engine.calendar.next_ns)) >= engine.calendar.horizon_ns:
-        engine.next_ns, engine._under_way = then, (None, ())
+        engine.next_ns, engine._under_way = then, (None, (), then)
         yield
     return then
 

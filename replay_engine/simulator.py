@@ -26,15 +26,21 @@ class SimExecutor:
     (iterations n and n+1), so two objects take turns.
     """
 
-    __slots__ = ("_a", "_asynchronous", "_b", "_c", "_d", "_e", "_floor", "_h0", "_h1", "_h2", "_next", "_other")
+    __slots__ = ("_a", "_asynchronous", "_b", "_c", "_d", "_e", "_floor", "_h0", "_h1", "_h2", "_latency", "_next", "_other")
 
     def __init__(self, latency: Latency, *, asynchronous: bool) -> None:
-        self._floor, self._a, self._b = latency.floor_ns, latency.a_ns, latency.b_ns
-        self._c, self._d, self._e = latency.c_ns, latency.d_ns, latency.e_ns
-        self._h0, self._h1, self._h2 = latency.h0_ns, latency.h1_ns, latency.h2_ns
+        self._latency = latency
+        self.slow_down(1.0)
         self._asynchronous = asynchronous
         self._next = _Done(0, 0, 0)
         self._other = _Done(0, 0, 0)
+
+    def slow_down(self, factor: float) -> None:
+        """What is submitted from now on takes ``factor`` times as long as the model says, on the device and on the host."""
+        latency = self._latency
+        self._floor, self._a, self._b = latency.floor_ns * factor, latency.a_ns * factor, latency.b_ns * factor
+        self._c, self._d, self._e = latency.c_ns * factor, latency.d_ns * factor, latency.e_ns * factor
+        self._h0, self._h1, self._h2 = latency.h0_ns * factor, latency.h1_ns * factor, latency.h2_ns * factor
 
     def decode_terms(self) -> tuple[bool, float, float, float, int]:
         """What ``decode_cost`` is made of: whether host time is one for all, device ns of an iteration, per sequence and per KV

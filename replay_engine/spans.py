@@ -53,9 +53,7 @@ class SpanTracker:
         """Preemptions not restored yet, by request: both iterations and times, lost, recomputed, hit, way, time on the link."""
         self._refused_before = 0
         self._kept = spans if keep_spans else None
-        self.keep_spans = keep_spans
-        self.keep_outcomes = keep_outcomes
-        self.batch_answers = False
+        self.keep_spans, self.keep_outcomes, self.batch_answers = keep_spans, keep_outcomes, False
 
     def changes(self, plan: BatchPlan, start: int, end: int) -> None:
         """What ``plan`` changed for its sequences. The gap clock has not ticked for this iteration yet."""
@@ -170,7 +168,8 @@ class SpanTracker:
 
     @staticmethod
     def _first_admission(seq: Sequence, it: int, start: int, refused: int) -> None:
-        seq.queue_ns, seq.queued_ns, seq.queue_reason = start - seq.request.arrival_ns, seq.phase_start_ns, refused
+        seq.queue_ns, seq.queued_ns = start - seq.request.arrival_ns, seq.phase_start_ns
+        seq.queue_reason = refused or seq.phase_reason
         seq.admit_iteration = seq.phase_iteration = it
         seq.admit_ns = seq.phase_start_ns = start
         seq.phase, seq.phase_reason, seq.straight = _PREFILL, 0, 1
@@ -279,8 +278,8 @@ class SpanTracker:
             seq.max_gap_ns, seq.stalled_ns = 0 if seq.output_limit > 1 else -1, 0
             write_finished(self._outcomes, seq, at, stalls=self._gaps.threshold is not None)
 
-    def end_early(self, seq: Sequence, at: int, it: int, state: RequestState, reason: OutcomeReason, outputs: int) -> None:
-        """``seq`` ends at ``at`` without its last token, having produced ``outputs``."""
+    def end_early(self, seq: Sequence, at: int, it: int, state: RequestState | None, reason: OutcomeReason, outputs: int) -> None:
+        """``seq`` ends at ``at`` without its last token, having produced ``outputs``; ``None``: it starts again elsewhere."""
         if seq.phase == _ENDED:
             return
         if seq.phase == _DECODE:
@@ -288,11 +287,12 @@ class SpanTracker:
         self._restored(seq, -1)
         self._close(seq, it, at)
         seq.phase = _ENDED
-        write_early(self._outcomes, seq, state, reason, outputs, stalls=self._gaps.threshold is not None)
+        if state is not None:
+            write_early(self._outcomes, seq, state, reason, outputs, stalls=self._gaps.threshold is not None)
 
-    def never_started(self, index: int, arrival: int, prompt: int, state: RequestState, reason: OutcomeReason) -> None:
-        """A request that no engine ever saw."""
-        write_absent(self._outcomes, index, arrival, prompt, state, reason)
+    def never_started(self, index: int, at: int, prompt: int, state: RequestState, reason: OutcomeReason, again: int = 0) -> None:
+        """A request that came ``at`` and no engine saw, or none since it was sent for the ``again``-th time."""
+        write_absent(self._outcomes, index, at, prompt, state, reason, again)
 
     def dispatched(self, index: int, arrival: int, at: int) -> None:
         """The client held a request back from its arrival to ``at``."""

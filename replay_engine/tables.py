@@ -22,6 +22,7 @@ __all__ = [
     "OUTCOMES",
     "PREEMPTIONS",
     "PREFILL_ENTRIES",
+    "ROUTING",
     "SPANS",
     "TABLES",
     "TRANSFERS",
@@ -30,6 +31,7 @@ __all__ = [
     "TransferEnd",
     "Verdict",
     "row_format",
+    "with_replica",
 ]
 
 ITERATIONS = np.dtype(
@@ -94,6 +96,7 @@ OUTCOMES = np.dtype(
         ("cached_tokens", "<i4"),
         ("state", "<i4"),
         ("reason", "<i4"),
+        ("retries", "<i4"),
         ("degraded", "|b1"),
     ]
 )
@@ -137,6 +140,22 @@ TRANSFERS = np.dtype(
 """A prompt's KV between two engines, one row an attempt. ``start_ns - asked_ns`` is the wait for the link; ``hit_blocks`` the
 target had cached and were not moved."""
 
+ROUTING = np.dtype(
+    [
+        ("at_ns", "<i8"),
+        ("tokens", "<i8"),
+        ("request", "<i4"),
+        ("requests", "<i4"),
+        ("free_blocks", "<i4"),
+        ("hit_blocks", "<i4"),
+        ("attempt", "<i4"),
+        ("replica", "<i2"),
+        ("chosen", "|b1"),
+    ]
+)
+"""A routing decision has a row for every replica that the router looked at: requests not answered yet, their tokens, free KV
+blocks, leading prompt blocks it was sent before, and whether it was chosen."""
+
 TABLES: dict[str, np.dtype[np.void]] = {
     "iterations": ITERATIONS,
     "prefill_entries": PREFILL_ENTRIES,
@@ -145,6 +164,7 @@ TABLES: dict[str, np.dtype[np.void]] = {
     "preemptions": PREEMPTIONS,
     "decisions": DECISIONS,
     "transfers": TRANSFERS,
+    "routing": ROUTING,
 }
 
 
@@ -169,6 +189,8 @@ class OutcomeReason(IntEnum):
     client_slot = 15  # ns held back, requests in flight
     parent_unfinished = 16
     engine_failed = 17
+    replica_failed = 18  # the replica before, the replica now
+    no_replica = 19  # none is up, and none comes back
 
 
 class Decision(IntEnum):
@@ -229,8 +251,15 @@ NULLABLE: dict[str, frozenset[str]] = {
     "preemptions": frozenset({"resumed_iteration", "resumed_ns", "restored_ns"}),
     "decisions": frozenset({"value", "bound"}),
     "transfers": frozenset({"start_ns"}),
+    "routing": frozenset({"hit_blocks"}),
 }
 """Columns in which -1 (NaN for floats) means unknown."""
+
+def with_replica(dtype: np.dtype[np.void]) -> np.dtype[np.void]:
+    """``dtype`` with the replica that each row comes from; -1: it was in front of them."""
+    assert dtype.names is not None
+    return dtype if "replica" in dtype.names else np.dtype([("replica", "<i2"), *dtype.descr])
+
 
 _CODES = {"<i8": "q", "<i4": "i", "<i2": "h", "<f8": "d", "|b1": "?"}
 

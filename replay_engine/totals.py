@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +79,20 @@ class RunTotals:
             setattr(self, f"{level}_ns", getattr(self, f"{level}_ns") + int(np.dot(rows[level].astype(np.int64), duration)))
         self._add_waits(rows, duration)
 
+    def merge(self, other: RunTotals) -> None:
+        """Count another replica's iterations too. Sums add up, levels are those of the fullest replica; ``kv_total`` stays that
+        of one of them."""
+        if other.first_start_ns >= 0 and (self.first_start_ns < 0 or other.first_start_ns < self.first_start_ns):
+            self.first_start_ns = other.first_start_ns
+        for each in fields(self):
+            name, mine, its = each.name, getattr(self, each.name), getattr(other, each.name)
+            if name.endswith("_max") or name == "last_end_ns":
+                setattr(self, name, max(mine, its))
+            elif isinstance(mine, dict):
+                setattr(self, name, {key: mine.get(key, 0) + its.get(key, 0) for key in {**mine, **its}})
+            elif name not in _OF_ONE:
+                setattr(self, name, mine + its)
+
     def _add_waits(self, rows: npt.NDArray[np.void], duration: npt.NDArray[np.int64]) -> None:
         if self.reserve_blocks:
             above = rows["kv_used"] > self.kv_total - self.reserve_blocks
@@ -108,6 +122,7 @@ class RunTotals:
                 self.refused_iterations[name] = self.refused_iterations.get(name, 0) + int(here.sum())
 
 
+_OF_ONE = {"kv_total", "token_budget", "reserve_blocks", "asynchronous", "first_start_ns", "_finished_before"}
 _SUMS = {
     "prefill_tokens": "prefill_tokens",
     "recomputed_tokens": "recomputed_tokens",

@@ -60,6 +60,7 @@ class Refusal(IntEnum):
     host_pool = 14
     link = 15
     in_flight = 16
+    replica_failed = 17  # of a span: the wait after the request's replica failed
 
 
 class Phase(IntEnum):
@@ -159,6 +160,8 @@ class Request:
     """Time between the parent's completion and the release."""
     degraded: bool = False
     """The front door cut the answer."""
+    attempt: int = 0
+    """How often it was sent again because its replica had failed."""
     expires_ns: int = NEVER
     """A last token after this moment comes too late: the request has timed out."""
 
@@ -275,7 +278,7 @@ class Sequence:
         self.recomputed_tokens = 0
         self.cached_tokens = -1
         self.phase = 2
-        self.phase_reason = 0
+        self.phase_reason = 17 if request.attempt else 0
         self.phase_iteration = -1
         self.phase_start_ns = request.arrival_ns
         self.straight = 0

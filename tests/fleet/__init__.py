@@ -1,0 +1,3 @@
+"""Several replicas on one clock."""
+
+__all__: list[str] = []

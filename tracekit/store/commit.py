@@ -165,7 +165,7 @@ def _insert_statement(
         if name not in present:
             picks.append(f"?::{kind}")
             values.append(constants.get(name))
-        elif name not in NULLABLE[table]:
+        elif name not in NULLABLE[table] and name != "replica":
             picks.append(f'"{name}"')
         elif layout[name].kind == "f":
             picks.append(f'CASE WHEN isnan("{name}") THEN NULL ELSE "{name}" END')

@@ -66,6 +66,7 @@ CONSTANTS: dict[str, dict[str, str]] = {
     "preemptions": {},
     "decisions": {},
     "transfers": {},
+    "routing": {},
 }
 """Columns that a simulator's rows do not have (name -> SQL type). Handed over with the spool's header where they have one value
 for a whole run; NULL where not given."""
@@ -106,7 +107,7 @@ def event_columns(table: str) -> dict[str, str]:
     columns = {"run": "INTEGER", "replica": "USMALLINT"}
     dtype = TABLES[table]
     for name in dtype.names or ():
-        columns[name] = ENUM_TYPES.get((table, name)) or _SQL_TYPES[np.dtype(dtype[name]).str]
+        columns.setdefault(name, ENUM_TYPES.get((table, name)) or _SQL_TYPES[np.dtype(dtype[name]).str])
     return columns | CONSTANTS[table] | PER_REQUEST.get(table, {})
 
 
