@@ -64,8 +64,7 @@ class Replica:
         self.rules = rules
         pool = pool or make_pool(config, "auto", rules)
         self.scheduler = Scheduler(config, pool, rules, block_bytes=kv_block_bytes, handover=handover)
-        self._desk = desk
-        self._executor = executor
+        self._desk, self._executor = desk, executor
         self._schedule = executor.watch(self.scheduler.schedule) if isinstance(executor, Watching) else self.scheduler.schedule
         self.calendar = calendar
         if before is None:
