@@ -23,7 +23,7 @@ from tracekit.errors import TracekitError
 __all__ = ["create_app", "is_loopback"]
 
 POLICY = (
-    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline';"
+    "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline';"
     " img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; frame-ancestors 'none'"
 )
 """Dash writes scripts and styles into its page; from elsewhere nothing is loaded and nothing is sent there."""

@@ -21,7 +21,7 @@ from tests.dashboards.browser import ROOT, served, serving
 from tests.dashboards.runs import recorded
 from tracekit.store import Store, list_runs
 
-DRAWN = "document.querySelectorAll('#timeline .scatterlayer .trace path.js-fill').length >= 5"
+DRAWN = "() => document.querySelectorAll('#timeline .scatterlayer .trace path.js-fill').length >= 5"
 PAPER = "getComputedStyle(document.querySelector('#timeline .main-svg')).backgroundColor"
 NAMELESS = """[...document.querySelectorAll('button, input, select, a')].filter(each => each.offsetParent !== null
     && !each.closest('.modebar, [aria-hidden=true]')
@@ -96,10 +96,10 @@ def test_themes_follow_the_system_and_the_switch(store: Store, watch: Callable[.
         shown = watch(url, color_scheme="dark").open("").drawn()
         assert (background(shown.page), paper(shown.page)) == (colours["dark"],) * 2
         shown.page.emulate_media(color_scheme="light")
-        shown.page.wait_for_function(f"{PAPER} == '{colours['light']}'")
+        shown.page.wait_for_function(f"() => {PAPER} == '{colours['light']}'")
         assert background(shown.page) == colours["light"]
         shown.page.get_by_label("dark", exact=True).check()
-        shown.page.wait_for_function(f"{PAPER} == '{colours['dark']}'")
+        shown.page.wait_for_function(f"() => {PAPER} == '{colours['dark']}'")
         shown.page.reload()
         shown.drawn()
         assert (background(shown.page), paper(shown.page)) == (colours["dark"],) * 2
