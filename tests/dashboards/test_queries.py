@@ -7,9 +7,9 @@ import pytest
 
 from dashboards.columns import COLUMNS, Columns
 from dashboards.queries import LATEST, RunBook
-from tests.dashboards.runs import a_writer_at_work, frame_of, in_a_killed_process, iteration_rows, recorded, spooled
+from tests.dashboards.runs import CONSTANTS, a_writer_at_work, frame_of, in_a_killed_process, iteration_rows, recorded, spooled
 from tracekit.errors import LockedError, UsageError
-from tracekit.store import Store, commit_run, discard, find_spools, recover, remove_runs, spools_there
+from tracekit.store import SpoolSink, Store, commit_run, discard, find_spools, recover, remove_runs, spools_there
 
 
 def same(frame: object, rows: np.ndarray) -> bool:
@@ -198,6 +198,23 @@ def test_replicas_are_told_apart(store: Store) -> None:
     assert view.kv_total == {0: 1000, 1: 1001, 2: 1002}
     for replica, frame in view.frames.items():
         assert frame["iteration"].tolist() == list(range(replica, 90, 3))
+
+
+def test_replicas_of_a_run_under_way_are_told_apart(store: Store) -> None:
+    rows = iteration_rows(90)
+    layout = np.dtype([("replica", "<i2"), *rows.dtype.descr])
+    tagged = np.zeros(90, layout)
+    for name in rows.dtype.names or ():
+        tagged[name] = rows[name]
+    tagged["replica"] = rows["iteration"] // 10 % 3
+    sink = SpoolSink(store.spool_folder, {"name": "fleet"}, constants=CONSTANTS, layouts={"iterations": layout})
+    book = RunBook(store.path)
+    for part in (tagged[:25], tagged[25:]):
+        sink.append("iterations", part)
+        view = book.view("fleet")
+    assert {replica: len(frame["iteration"]) for replica, frame in view.frames.items()} == {0: 30, 1: 30, 2: 30}
+    assert view.frames[1]["iteration"].tolist() == [*range(10, 20), *range(40, 50), *range(70, 80)]
+    assert view.budget == {0: 1024, 1: 1024, 2: 1024}
 
 
 def test_the_least_looked_at_goes_first(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
