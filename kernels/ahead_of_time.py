@@ -1,6 +1,6 @@
-"""Compiles every kernel for a device that is not there, and says what the assembler says: registers, spills, shared memory.
+"""Compiles every kernel for a device that is not there, and says what came out: registers, spills, shared memory, instructions.
 
-    python -m replay_kernels.ahead_of_time [--arch 90] [--only TEXT] [--json]
+    python -m replay_kernels.ahead_of_time [--arch 90] [--only TEXT] [--brief] [--json]
 
 The ops are called as the engine calls them, on tensors without storage; their launches are caught and compiled with the
 arguments, constants and alignments that a launch would have compiled them with. No device and no driver is needed; triton
@@ -31,7 +31,8 @@ __all__ = ["GEOMETRIES", "Compiled", "Geometry", "compile_all", "main"]
 
 
 class Geometry(NamedTuple):
-    """What of a model the kernels are compiled for: ``prefill`` by the longest query of a launch, decode by its KV splits."""
+    """What of a model the kernels are compiled for: ``prefill`` by the longest query of a launch, decode by its KV splits.
+    ``brief`` ones are enough to compile every op and every configuration of the launch table once."""
 
     name: str
     heads: int
@@ -43,25 +44,26 @@ class Geometry(NamedTuple):
     splits: tuple[int, ...]
     qk_norm: bool = False
     prefill: tuple[int, ...] = (64, 4096)
+    brief: bool = False
 
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 GEOMETRIES = (
-    Geometry("llama-3.1-8b", 32, 8, 128, 4096, BF16, 16, (1, 16)),
+    Geometry("llama-3.1-8b", 32, 8, 128, 4096, BF16, 16, (1, 16), brief=True),
     Geometry("qwen3-0.6b", 16, 8, 128, 1024, BF16, 16, (4,), qk_norm=True),
     Geometry("qwen2.5-7b", 28, 4, 128, 3584, BF16, 32, (2,)),
     Geometry("float16, heads of 64", 32, 8, 64, 2048, FP16, 16, (1,)),
-    Geometry("heads of 256", 16, 8, 256, 2048, BF16, 16, (8,)),
+    Geometry("heads of 256", 16, 8, 256, 2048, BF16, 16, (8,), brief=True),
     Geometry("one kv head", 32, 1, 128, 4096, BF16, 64, (16,), prefill=()),
-    Geometry("float32", 8, 4, 128, 1024, FP32, 16, (4,), qk_norm=True, prefill=(64,)),
+    Geometry("float32", 8, 4, 128, 1024, FP32, 16, (4,), qk_norm=True, prefill=(64,), brief=True),
 )
 
 
 class Compiled(NamedTuple):
     """One kernel with one set of constants: what its assembly holds.
 
-    ``shared`` and ``spills`` (stores and loads) in bytes; ``wide_copies`` and ``wide_loads`` count 16-byte copies into shared
-    memory and 16-byte loads; ``seconds`` is the work of compiling it.
+    ``shared`` and ``spilled`` (the stack frame, which is what spilled registers need) in bytes; ``wide_copies`` and
+    ``wide_loads`` count 16-byte copies into shared memory and 16-byte loads; ``seconds`` is the work of compiling it.
     """
 
     geometry: str
@@ -70,7 +72,7 @@ class Compiled(NamedTuple):
     warps: int
     stages: int
     registers: int
-    spills: int
+    spilled: int
     shared: int
     wgmma: bool
     mma: bool
@@ -135,11 +137,14 @@ def op_calls(model: Geometry) -> Iterator[Callable[[], Any]]:
     yield partial(ops.copy_blocks, cache.new_empty(64, 4096), cache.new_empty(64, 4096), made(8, 2, dtype=torch.int64))
 
 
-def compile_all(arch: int = 90, only: str = "", chosen: Launches | None = None) -> Iterator[Compiled]:
-    """Compiles what ``GEOMETRIES`` call, each distinct kernel once; ``only`` keeps names (geometry or kernel) that contain it."""
+def compile_all(arch: int = 90, only: str = "", chosen: Launches | None = None, brief: bool = False) -> Iterator[Compiled]:
+    """Compiles what ``GEOMETRIES`` call, each distinct kernel once; ``only`` keeps names (geometry or kernel) that contain it.
+
+    ``brief`` leaves out geometries that bring no new configuration.
+    """
     seen = set()
     with use_launches(chosen or (HOPPER if arch >= 90 else OLDER)), ops.use_backend("triton"):
-        for model in GEOMETRIES:
+        for model in (each for each in GEOMETRIES if each.brief or not brief):
             with caught_launches() as caught:
                 for call in op_calls(model):
                     call()
@@ -190,7 +195,7 @@ def _compiled(geometry: str, launch: Launch, source: Any, arch: int) -> Compiled
     options = {name: launch.keywords[name] for name in ("num_warps", "num_stages") if name in launch.keywords}
     done = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
     ptx = done.asm["ptx"]
-    registers, spills = _assembled(ptx, arch)
+    registers, spilled = _resources(done.asm["cubin"])
     return Compiled(
         geometry=geometry,
         kernel=launch.kernel.__name__,
@@ -198,7 +203,7 @@ def _compiled(geometry: str, launch: Launch, source: Any, arch: int) -> Compiled
         warps=done.metadata.num_warps,
         stages=done.metadata.num_stages,
         registers=registers,
-        spills=spills,
+        spilled=spilled,
         shared=done.metadata.shared,
         wgmma="wgmma.mma_async" in ptx,
         mma="mma.sync" in ptx,
@@ -208,19 +213,19 @@ def _compiled(geometry: str, launch: Launch, source: Any, arch: int) -> Compiled
     )
 
 
-def _assembled(ptx: str, arch: int) -> tuple[int, int]:
-    """Registers per thread, and bytes spilled, by the assembler that triton brings."""
+def _resources(cubin: bytes) -> tuple[int, int]:
+    """Registers and bytes of stack frame per thread of a compiled kernel, by the disassembler that triton brings."""
     import triton
 
-    assembler = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / ("ptxas-blackwell" if arch >= 100 else "ptxas")
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "kernel.ptx"
-        source.write_text(ptx)
-        suffix = "a" if arch >= 90 else ""
-        command = [str(assembler), "-v", f"-arch=sm_{arch}{suffix}", "-o", str(source.with_suffix(".cubin")), str(source)]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    spilled = re.findall(r"(\d+) bytes spill (?:stores|loads)", said)
-    return int(re.findall(r"Used (\d+) registers", said)[-1]), sum(map(int, spilled))
+    reader = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        said = subprocess.run([str(reader), "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)", said)
+    if found is None:
+        raise ValueError(f"cuobjdump does not name registers and stack: {said[-300:]!r}")
+    return int(found[1]), int(found[2]) + int(found[3])
 
 
 def main(words: list[str] | None = None) -> int:
@@ -228,15 +233,16 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m replay_kernels.ahead_of_time", description="Compile without a device.")
     parser.add_argument("--arch", type=int, default=90, help="compute capability, 90 for H100 and H200")
     parser.add_argument("--only", default="", help="only geometries or kernels whose name contains this")
+    parser.add_argument("--brief", action="store_true", help="every op and configuration once, not every model's shape")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     given = parser.parse_args(words)
-    for one in compile_all(given.arch, given.only):
+    for one in compile_all(given.arch, given.only, brief=given.brief):
         if given.json:
             print(json.dumps(one._asdict()), flush=True)
         else:
             units = "wgmma" if one.wgmma else "mma" if one.mma else ""
             shape = " ".join(f"{name}={value}" for name, value in one.constants.items())
-            said = f"{one.registers:4} registers {one.spills:5} B spilled {one.shared / 1024:6.1f} KB shared {units:6}"
+            said = f"{one.registers:4} registers {one.spilled:5} B spilled {one.shared / 1024:6.1f} KB shared {units:6}"
             wide = f"{one.wide_copies:3} wide copies {one.wide_loads:2} wide loads"
             print(
                 f"{one.geometry:22} {one.kernel:20} {one.warps}w{one.stages}s {said} {wide} {one.seconds:5.2f} s  {shape}",

@@ -10,8 +10,10 @@ __all__ = ["RELATIVE_RMS", "Finding", "relative_rms", "rounds_once", "same", "un
 
 # Of sums of float32 products against sums of the same in another order; of float16 results against float32 ones.
 RELATIVE_RMS = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
-# Half a unit in the last place, relative to the value, and as much again for the float32 sums before it.
+# Half a unit in the last place, relative to the value, doubled; and what float32 sums on the way may lose, relative to the RMS of
+# all values: where two terms cancel, the error is that of the terms.
 ROUNDING = {torch.float32: 2.0**-20, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
+SUMS = 2.0**-20
 
 
 class Finding(NamedTuple):
@@ -43,10 +45,11 @@ def within_twice(name: str, got: torch.Tensor, want: torch.Tensor, plain: torch.
 
 
 def rounds_once(name: str, got: torch.Tensor, want: torch.Tensor) -> Finding:
-    """``got`` is the float64 ``want`` rounded once to its dtype, float32 sums on the way allowed for."""
+    """``got`` is ``want`` rounded once to its dtype, float32 sums on the way allowed for. ``want`` is float32 or float64."""
     wide = want.double().cpu()
-    error = float(((got.double().cpu() - wide).abs() / wide.abs().clamp(min=1e-2)).max())
-    return Finding(name, error <= ROUNDING[got.dtype], f"relative error {error:.1e}, allowed {ROUNDING[got.dtype]:.0e}")
+    allowed = ROUNDING[got.dtype] * wide.abs() + SUMS * wide.square().mean().sqrt()
+    error = float(((got.double().cpu() - wide).abs() / allowed).max())
+    return Finding(name, error <= 1, f"largest error {error:.2f} of what one rounding allows")
 
 
 def same(name: str, got: torch.Tensor, want: torch.Tensor) -> Finding:

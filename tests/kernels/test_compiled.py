@@ -44,15 +44,18 @@ def triton_folder(version: str) -> Path | None:
 
 @pytest.fixture(scope="module", params=["installed", OLDEST])
 def compiled(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
-    folder = None if request.param == "installed" else triton_folder(request.param)
-    code, kernels, errors = lines_of("ahead_of_time", "--arch", "90", first_on_path=folder)
+    whole = request.param == "installed"
+    folder = None if whole else triton_folder(request.param)
+    code, kernels, errors = lines_of("ahead_of_time", "--arch", "90", *(() if whole else ("--brief",)), first_on_path=folder)
     assert code == 0, errors[-4000:]
     return kernels
 
 
 def test_every_op_compiles_for_every_geometry(compiled: list[dict[str, Any]]) -> None:
     assert {one["kernel"] for one in compiled} == KERNELS
-    for geometry in GEOMETRIES:
+    there = {one["geometry"] for one in compiled}
+    assert there in ({geometry.name for geometry in GEOMETRIES}, {geometry.name for geometry in GEOMETRIES if geometry.brief})
+    for geometry in (each for each in GEOMETRIES if each.name in there):
         attention = [one["kernel"] for one in compiled if one["geometry"] == geometry.name]
         assert attention.count("decode_kernel") == len(geometry.splits)
         assert attention.count("prefill_kernel") == len(geometry.prefill)
@@ -65,7 +68,7 @@ def test_every_launch_of_the_table_is_compiled(compiled: list[dict[str, Any]]) -
 
 
 def test_nothing_spills_and_all_fits(compiled: list[dict[str, Any]]) -> None:
-    assert not [one for one in compiled if one["spills"]]
+    assert not [one for one in compiled if one["spilled"]]
     assert max(one["shared"] for one in compiled) < 227 * 1024
     assert all(one["registers"] * one["warps"] * 32 <= 65536 for one in compiled)
 
