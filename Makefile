@@ -5,8 +5,10 @@
 VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
+TESTED := $(VENV)/.installed-for-tests
 PYTHON ?= python3
 EXTRAS ?= dev
+TEST_EXTRAS ?= dev,engine,reference
 DEMO_DB ?= demo.duckdb
 
 .PHONY: setup demo test test-fast explore bench lint docs browser clean
@@ -19,40 +21,50 @@ setup: $(STAMP)
 
 # An existing .venv is adopted; it is only installed into again when pyproject.toml changes.
 # uv takes seconds where pip takes a minute; without it plain pip does. uv ignores pip's find-links unless told.
-$(STAMP): pyproject.toml
+define install
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@$(PY) -m pip install -q --disable-pip-version-check uv || echo "uv cannot be had; pip does it"
 	@if $(PY) -m uv --version >/dev/null 2>&1; then \
-	   UV_FIND_LINKS="$$PIP_FIND_LINKS" $(PY) -m uv pip install -q --python $(PY) -e '.[$(EXTRAS)]'; \
+	   UV_FIND_LINKS="$$PIP_FIND_LINKS" $(PY) -m uv pip install -q --python $(PY) $(1); \
 	 else \
-	   $(PY) -m pip install -q --disable-pip-version-check -e '.[$(EXTRAS)]'; \
+	   $(PY) -m pip install -q --disable-pip-version-check $(1); \
 	 fi
 	@touch $@
+endef
+
+$(STAMP): pyproject.toml
+	$(call install,-e '.[$(EXTRAS)]')
+
+# The tests want the torch engine too. Where pip has a CPU build of torch among its find-links, that one is taken.
+$(TESTED): $(STAMP)
+	$(call install,-e '.[$(TEST_EXTRAS)]')
 
 demo: setup
 	$(VENV)/bin/tracekit replay examples/demo_trace.jsonl.gz --slo ttft=500ms,tpot=50ms --db $(DEMO_DB)
 
-lint: setup
+lint: $(TESTED)
 	$(PY) -m ruff check .
 	$(PY) -m mypy --strict
 
-test: lint
-	$(PY) -m pytest -n 2
+test: lint browser
+	TRACEKIT_BROWSER=$(if $(CI),required,$$TRACEKIT_BROWSER) $(PY) -m pytest -n 2
 
-test-fast: setup
+test-fast: $(TESTED)
 	$(PY) -m pytest -n 2 -m "not slow" -x
 
 # New examples for every property test, where `make test` draws the same ones each time.
-explore: setup
+explore: $(TESTED)
 	TRACEKIT_EXPLORE=1 $(PY) -m pytest -n 2
 
 bench: setup
 	$(PY) -m benchmarks.all
 
+# As root on Debian it is installed; elsewhere its absence is said, and the tests that need it are skipped (in CI they fail).
 browser:
 	@command -v chromium chromium-browser google-chrome >/dev/null || { \
-	   as_root=$$(test "$$(id -u)" = 0 || echo sudo -n); \
-	   $$as_root apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$as_root apt-get install -y -qq --no-install-recommends chromium; }
+	   test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && \
+	   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } || \
+	 echo "no Chromium, and it cannot be installed from here: the tests of the pages are skipped"
 
 docs: setup
 	$(PY) -m tracekit.cli.reference --write docs/cli.md
