@@ -23,6 +23,7 @@ class EventKind(IntEnum):
     timeout = 3
     fetched = 4  # its KV has come from the engine that computed it
     released = 5  # its KV is needed here no more
+    missed = 6  # its KV will not come: it is computed here
 
 
 class Calendar:
@@ -193,6 +194,16 @@ class Inbox(Calendar):
 
     def __len__(self) -> int:
         return len(self._pushed)
+
+    @property
+    def indices(self) -> list[int]:
+        """The requests that were sent and have not come in."""
+        return [request.index for _, request, _ in self._pushed]
+
+    def withdraw(self, index: int) -> None:
+        """Request ``index``, which has not come in yet, will not."""
+        self._pushed = deque(entry for entry in self._pushed if entry[1].index != index)
+        self._look()
 
 
 def _rows(batch: RequestBatch) -> Iterator[Request]:

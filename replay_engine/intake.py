@@ -83,7 +83,7 @@ class Intake:
                 if kind == EventKind.slot:
                     self._slot_frees(at)
                 elif kind >= EventKind.fetched:
-                    _kv_moved(self._scheduler, self._recorder, at, kind, index)
+                    _kv_moved(self._scheduler, self._recorder, at, kind, index, self.live.get(index))
                 else:
                     left = self._leave(at, kind, index, now) or left
         if calendar.exhausted and not self._held:
@@ -245,8 +245,10 @@ def _outputs(scheduler: Scheduler, seq: Sequence) -> int:
     return min(max(computed - seq.prompt_tokens + 1 - under_way, 1), seq.output_limit)
 
 
-def _kv_moved(scheduler: Scheduler, recorder: Recorder, at: int, kind: EventKind, index: int) -> None:
-    """KV has come for request ``index`` at ``at``, or has gone from here."""
+def _kv_moved(
+    scheduler: Scheduler, recorder: Recorder, at: int, kind: EventKind, index: int, waits: Sequence | None
+) -> None:  # fmt: skip
+    """KV has come for request ``index`` at ``at``, or will not, or has gone from here. ``waits``: who it is for."""
     handover = scheduler.state.handover
     assert handover is not None
     if kind == EventKind.released and index in handover.held:
@@ -255,6 +257,9 @@ def _kv_moved(scheduler: Scheduler, recorder: Recorder, at: int, kind: EventKind
         seq = handover.fetching[index]
         recorder.spans.between(seq, Phase.decode_queue, at)
         scheduler.fetched(seq)
+    elif kind == EventKind.missed and waits is not None and waits.handover == FETCH:
+        recorder.spans.between(waits, Phase.preempted, at)
+        scheduler.fetch_failed(waits, again=False)
 
 
 def _ns(seconds: float | None) -> int | None:

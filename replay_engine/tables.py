@@ -191,6 +191,7 @@ class OutcomeReason(IntEnum):
     engine_failed = 17
     replica_failed = 18  # the replica before, the replica now
     no_replica = 19  # none is up, and none comes back
+    link_failed = 20  # between prefill and decode, for good
 
 
 class Decision(IntEnum):

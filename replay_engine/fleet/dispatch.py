@@ -16,9 +16,12 @@ __all__ = ["Dispatch"]
 
 class Dispatch:
     """Sends requests to ``members`` as ``router`` says. ``front`` gets what happens before, ``rows`` (if not ``None``) one row
-    per replica looked at. While no member is up, requests wait."""
+    per replica looked at, where members are numbered from ``first`` on. While no member is up, requests wait."""
 
-    def __init__(self, members: SequenceOf[Member], router: Router, front: Recorder, rows: RowBuffer | None) -> None:
+    def __init__(
+        self, members: SequenceOf[Member], router: Router, front: Recorder, rows: RowBuffer | None, first: int = 0
+    ) -> None:
+        self._first = first
         self.members = {member.number: member for member in members}
         self.up = sorted(self.members)
         self.waiting: deque[tuple[int, Sent, int]] = deque()
@@ -43,7 +46,8 @@ class Dispatch:
         if since < at:
             self._front.spans.dispatched(request.index, since, at)
         if lost >= 0:
-            self._front.decision(at, request.index, Verdict(Decision.route, OutcomeReason.replica_failed, lost, number))
+            verdict = Verdict(Decision.route, OutcomeReason.replica_failed, lost, self._first + number)
+            self._front.decision(at, request.index, verdict)
         self.members[number].send(at, request, keys)
 
     def fails(self, number: int, at: int) -> tuple[int, list[Sent]]:
@@ -60,6 +64,10 @@ class Dispatch:
         for since, sent, lost in waiting:
             self.send(at, sent, since, lost)
 
+    def forget(self, index: int) -> None:
+        """Request ``index`` waits for a replica no more."""
+        self.waiting = deque(entry for entry in self.waiting if entry[1][0].index != index)
+
     def _look(self, number: int) -> Candidate:
         candidate = self.members[number].look(self._now)
         self._looked.append(candidate)
@@ -73,5 +81,5 @@ class Dispatch:
             number = each.replica
             rows.add(
                 self._now, each.tokens, request.index, each.requests, self.members[number].free_blocks, each.hit_blocks,
-                request.attempt, number, number == chosen,
+                request.attempt, self._first + number, number == chosen,
             )  # fmt: skip

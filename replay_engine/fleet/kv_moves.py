@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Sequence as SequenceOf
 
 from replay_engine.fleet.kv_link import KvLink, Transfer
 from replay_engine.pd_rules import KvLinkRules
@@ -38,7 +37,8 @@ class KvMoves:
 
     def drop(self, transfer: Transfer, at: int, why: TransferEnd) -> list[Transfer]:
         """``transfer`` is not wanted any more. Returns who starts now."""
-        self._write(transfer, at, why)
+        if transfer in self.links[transfer.source].running:
+            self._write(transfer, at, why)
         return self.links[transfer.source].drop(transfer, at)
 
     def flush(self) -> None:
@@ -53,15 +53,18 @@ class KvMoves:
                 len(self.links) + transfer.target, transfer.blocks, transfer.hit_blocks, transfer.attempt, int(ended),
             )  # fmt: skip
 
-    def fail(self, sources: SequenceOf[int], at: int) -> list[Transfer]:
-        """The links of ``sources`` go down at ``at``. Returns what ran on them; it starts over when they are back."""
-        broken: list[Transfer] = []
-        for source in sources:
-            for transfer in self.links[source].running:
-                self._write(transfer, at, TransferEnd.link_failed)
-            broken += self.links[source].fail()
-        return broken
+    @property
+    def down(self) -> bool:
+        """Whether the links are down: they fail and come back together."""
+        return self.links[0].down
 
-    def back(self, sources: SequenceOf[int], at: int) -> list[Transfer]:
-        """The links of ``sources`` are up again at ``at``. Returns who starts now."""
-        return [transfer for source in sources for transfer in self.links[source].back(at)]
+    def fail(self, at: int) -> None:
+        """The links go down at ``at``; what ran on them starts over when they are back."""
+        for link in self.links:
+            for transfer in link.running:
+                self._write(transfer, at, TransferEnd.link_failed)
+            link.fail()
+
+    def back(self, at: int) -> list[Transfer]:
+        """The links are up again at ``at``. Returns who starts now."""
+        return [transfer for link in self.links for transfer in link.back(at)]

@@ -51,11 +51,15 @@ class Member:
 
     def send(self, at: int, request: Request, keys: SequenceOf[int]) -> None:
         """``request`` comes in at ``at`` (ns)."""
-        tokens = expected_tokens(request)
+        tokens = self.weigh(request)
         self._sent[request.index] = (request, keys, tokens)
         self.candidate.requests += 1
         self.candidate.tokens += tokens
         self.engine.push(at, request, keys)
+
+    def weigh(self, request: Request) -> int:
+        """The tokens ``request`` counts for while it is not answered."""
+        return expected_tokens(request)
 
     def ended(self, request: Request, at: int, *, completed: bool) -> None:
         """``request`` is answered at ``at``, which may still be to come."""

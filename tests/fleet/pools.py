@@ -12,8 +12,8 @@ from replay_engine.fleet.pd_driver import PdReplay
 from replay_engine.profile import Latency
 from replay_engine.rules import Rules
 from replay_engine.simulator import SimExecutor
-from replay_engine.sinks import MemorySink
 from replay_engine.types import RequestSource
+from tests.fleet.fleets import FleetSink
 
 __all__ = ["BLOCK_BYTES", "Pools", "play"]
 
@@ -27,18 +27,15 @@ class Pools:
         self, source: RequestSource, engines: dict[str, SchedulerConfig], rules: Rules, latency: Latency,
         kind: type[PdReplay] = PdReplay, **more: Any,
     ) -> None:  # fmt: skip
-        n = rules.pd.prefill + rules.pd.decode
-        self.sinks = [MemorySink() for _ in range(n)]
+        self.sink = FleetSink()
         self.rules = rules
-
-        def executor(config: SchedulerConfig) -> SimExecutor:
-            return SimExecutor(latency, asynchronous=config.async_scheduling)
-
-        self.replay = kind(source, engines, executor, self.sinks.__getitem__, rules=rules, kv_block_bytes=BLOCK_BYTES, **more)
+        configs = [engines["prefill"]] * rules.pd.prefill + [engines["decode"]] * rules.pd.decode
+        executors = [SimExecutor(latency, asynchronous=config.async_scheduling) for config in configs]
+        self.replay = kind(source, engines, executors, self.sink, rules=rules, kv_block_bytes=BLOCK_BYTES, **more)
         self.how = self.replay.run()
 
     def table(self, name: str) -> npt.NDArray[np.void]:
-        return np.concatenate([sink.table(name) for sink in self.sinks])
+        return self.sink.table(name)
 
     @property
     def outcomes(self) -> npt.NDArray[np.void]:
@@ -48,12 +45,9 @@ class Pools:
 
     def spans(self, request: int) -> list[tuple[int, int, int, int]]:
         """``(start, end, phase, engine)`` of one request, in order of time."""
-        found = []
-        for engine, sink in enumerate(self.sinks):
-            table = sink.table("spans")
-            own = table[table["request"] == request]
-            found += [(int(s["start_ns"]), int(s["end_ns"]), int(s["phase"]), engine) for s in own]
-        return sorted(found)
+        table = self.sink.table("spans")
+        own = table[table["request"] == request]
+        return sorted((int(s["start_ns"]), int(s["end_ns"]), int(s["phase"]), int(s["replica"])) for s in own)
 
 
 def play(

@@ -148,7 +148,7 @@ def pool_setups(draw: st.DrawFn) -> tuple[dict[str, SchedulerConfig], Rules]:
     return engines, rules
 
 
-def check(pools: Pools, rows: list[Row], *, cancels: bool = False) -> None:
+def check(pools: Pools, rows: list[Row], *, cancels: bool = False, failures: bool = False, whole: bool = True) -> None:
     """Every request ends once, its spans touch from arrival to last token, its tokens are all there, and all blocks are back."""
     outcomes = pools.outcomes
     assert outcomes["request"].tolist() == list(range(len(rows)))
@@ -156,7 +156,7 @@ def check(pools: Pools, rows: list[Row], *, cancels: bool = False) -> None:
     for i, row in enumerate(rows):
         outcome, spans = outcomes[i], pools.spans(i)
         if outcome["state"] != RequestState.finished:
-            assert spoilt
+            assert spoilt or not whole
         if spans:
             assert spans[0][0] == outcome["arrival_ns"], (spans, outcome)
             assert all(a[1] == b[0] for a, b in zip(spans, spans[1:], strict=False)), spans
@@ -164,16 +164,19 @@ def check(pools: Pools, rows: list[Row], *, cancels: bool = False) -> None:
             assert outcome["output_tokens"] == row.output
             assert spans[-1][1] == outcome["last_token_ns"]
             phases = [span[2] for span in spans]
-            assert phases[0] == QUEUED
+            assert phases[0] == QUEUED or failures
             alone = row.output == 1 and pools.rules.pd.first_token_from == "prefill"
-            assert alone or [p for p in phases if p in (WAIT, MOVE, STAND)] == [WAIT, MOVE, STAND]
+            assert alone or failures or [p for p in phases if p in (WAIT, MOVE, STAND)] == [WAIT, MOVE, STAND]
             assert 0 <= outcome["queue_ns"] <= outcome["ttft_ns"] <= outcome["e2e_ns"]
-    for engine in pools.replay.engines:
-        state = engine.scheduler.state
+    for member in pools.replay.members:
+        if not member.up:
+            continue
+        state = member.engine.scheduler.state
         found = blocks_by_holder(state)
-        assert found["free"] + found["cached"] == state.usable, found
-        assert state.handover is not None and not state.handover.held and not state.handover.fetching
-    assert not any(len(each) for each in pools.replay.moves.links)
+        if whole:
+            assert found["free"] + found["cached"] == state.usable, found
+            assert state.handover is not None and not state.handover.held and not state.handover.fetching
+    assert not any(len(each) for each in pools.replay.moves.links) or not whole
 
 
 @settings(max_examples=250, deadline=None)
@@ -210,8 +213,8 @@ def test_how_far_an_engine_is_let_go_on_changes_nothing(
 ) -> None:
     far, near = (play(RowSource(rows), *setup, latency, kind=kind) for kind in (PdReplay, Cautious))
     for table in TABLES:
-        for one, other in zip(far.sinks, near.sinks, strict=True):
-            assert one.table(table).tobytes() == other.table(table).tobytes(), table
+        for engine in range(-1, len(far.replay.members)):
+            assert far.sink.bare(table, engine) == near.sink.bare(table, engine), (table, engine)
 
 
 @settings(max_examples=100, deadline=None)
@@ -221,5 +224,5 @@ def test_coasting_or_not_the_rows_are_the_same(
 ) -> None:
     coasted, planned = (play(RowSource(rows), *setup, latency, coast=coast) for coast in (True, False))
     for table in TABLES:
-        for one, other in zip(coasted.sinks, planned.sinks, strict=True):
-            assert one.table(table).tobytes() == other.table(table).tobytes(), table
+        for engine in range(-1, len(coasted.replay.members)):
+            assert coasted.sink.bare(table, engine) == planned.sink.bare(table, engine), (table, engine)
