@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.case_pool_figures import busy, phase_mean, phase_share, queued_beside_idle
 from benchmarks.case_runs import CaseRun
 from replay_engine.types import Phase, Refusal
 
@@ -307,5 +309,16 @@ FIGURES: dict[str, Figure] = {
     "arrivals_cv": Figure(unit="", near="mean", of=_arrivals_cv),
     "count_dispersion": Figure(unit="variance/mean", near="mean", of=_count_dispersion),
     "waits_of_worst": Figure(unit="of waiting time", near="share", of=_waits_of_worst),
+    "p_queue_mean": Figure(unit="s", near="mean", of=phase_mean(Phase.queued)),
+    "p_queue_share": Figure(unit="of TTFT", near="share", of=phase_share(Phase.queued)),
+    "transfer_wait_mean": Figure(unit="s", near="mean", of=phase_mean(Phase.transfer_wait)),
+    "transfer_wait_share": Figure(unit="of TTFT", near="share", of=phase_share(Phase.transfer_wait)),
+    "transfer_mean": Figure(unit="s", near="mean", of=phase_mean(Phase.transfer)),
+    "transfer_share": Figure(unit="of TTFT", near="share", of=phase_share(Phase.transfer)),
+    "d_queue_mean": Figure(unit="s", near="mean", of=phase_mean(Phase.decode_queue)),
+    "p_busy_first": Figure(unit="of the run", near="share", of=busy("prefill", max)),
+    "p_busy_mean": Figure(unit="of the run", near="share", of=busy("prefill", fmean)),
+    "d_busy_mean": Figure(unit="of the run", near="share", of=busy("decode", fmean)),
+    "queued_beside_idle": Figure(unit="of queued time", near="share", of=queued_beside_idle),
     **{f"slope_q{quarter}": Figure(unit="s", near="mean", of=_slope(quarter)) for quarter in (1, 2, 3, 4)},
 }  # fmt: skip

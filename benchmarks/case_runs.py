@@ -11,16 +11,19 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from replay_engine.config import SchedulerConfig
+from replay_engine.fleet.pd_driver import PdReplay
 from replay_engine.loop import Replay
 from replay_engine.policy import Policy, load_policy
-from replay_engine.profile import load_profile
+from replay_engine.profile import Latency, load_profile
 from replay_engine.simulator import SimExecutor
 from replay_engine.sinks import MemorySink
 from replay_engine.totals import RunTotals
-from replay_engine.types import Phase
+from replay_engine.types import Phase, RequestState
 from tracekit.errors import UsageError
 from tracekit.generators.recipe import build_case
 from tracekit.generators.recipe_file import read_recipe
+from tracekit.generators.recipe_pools import KV_BYTES
 from tracekit.traces.load import read_trace
 from tracekit.traces.source import TraceSource
 
@@ -34,7 +37,10 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(kw_only=True)
 class CaseRun:
-    """Outcomes in the order of the requests, all event tables, the sums; ``requests``: class, priority and limits as columns."""
+    """Outcomes in the order of the requests, all event tables, the sums.
+
+    ``sinks``: the rows of each engine, prefill engines first; ``iterations`` and ``totals`` are those of the first one.
+    """
 
     case: str
     variant: str
@@ -42,16 +48,16 @@ class CaseRun:
     source: TraceSource
     outcomes: Rows
     totals: RunTotals
-    sink: MemorySink = field(repr=False)
+    sinks: list[MemorySink] = field(repr=False)
 
     @cached_property
     def iterations(self) -> Rows:
-        return self.sink.table("iterations")
+        return self.sinks[0].table("iterations")
 
     @cached_property
     def spans(self) -> Rows:
         """In the order of a request's life, request after request."""
-        spans = self.sink.table("spans")
+        spans = np.concatenate([sink.table("spans") for sink in self.sinks])
         return spans[np.lexsort((spans["start_ns"], spans["request"]))]
 
     def of_class(self, name: str | None) -> npt.NDArray[np.bool_]:
@@ -123,12 +129,26 @@ def runs_of(case: str, folder: Path, draw: int = 0) -> Iterator[CaseRun]:
         profile = load_profile(own.get("profile", built.profile))
         policy = load_policy(own.get("policy", built.policy), profile)
         source = TraceSource.from_loaded(read_trace(own.get("trace", built.trace)))
-        sink = MemorySink()
-        executor = SimExecutor(profile.latency, asynchronous=policy.scheduler.async_scheduling)
-        replay = Replay(source, policy.scheduler, executor, sink, rules=policy.rules)
-        how = replay.run()
-        outcomes = sink.table("outcomes")
-        if how != "finished" or replay.totals.finished != source.total:
-            raise RuntimeError(f"{case}, {name}: ended {how} with {replay.totals.finished} of {source.total} requests")
+        how, totals, sinks = _replayed(source, policy, profile.latency)
+        outcomes = np.concatenate([sink.table("outcomes") for sink in sinks])
         outcomes = outcomes[np.argsort(outcomes["request"])]
-        yield CaseRun(case=case, variant=name, policy=policy, source=source, outcomes=outcomes, totals=replay.totals, sink=sink)
+        finished = int((outcomes["state"] == RequestState.finished).sum())
+        if how != "finished" or finished != source.total or len(outcomes) != source.total:
+            raise RuntimeError(f"{case}, {name}: ended {how} with {finished} of {source.total} requests")
+        yield CaseRun(case=case, variant=name, policy=policy, source=source, outcomes=outcomes, totals=totals, sinks=sinks)
+
+
+def _replayed(source: TraceSource, policy: Policy, latency: Latency) -> tuple[str, RunTotals, list[MemorySink]]:
+    """How it ended, the first engine's sums, and every engine's rows."""
+
+    def executor(config: SchedulerConfig) -> SimExecutor:
+        return SimExecutor(latency, asynchronous=config.async_scheduling)
+
+    pd = policy.rules.pd
+    sinks = [MemorySink() for _ in range(pd.prefill + pd.decode or 1)]
+    if not pd.prefill:
+        replay = Replay(source, policy.scheduler, executor(policy.scheduler), sinks[0], rules=policy.rules)
+        return replay.run(), replay.totals, sinks
+    block = KV_BYTES * policy.scheduler.block_size
+    pools = PdReplay(source, policy.engines, executor, sinks.__getitem__, rules=policy.rules, kv_block_bytes=block)
+    return pools.run(), pools.engines[0].recorder.totals, sinks

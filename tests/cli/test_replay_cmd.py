@@ -206,13 +206,16 @@ def test_what_can_be_done_with_a_run_is_said_by_what_it_keeps(db: str, capfd: py
     assert "tracekit explain" not in said
 
 
-def test_jobs_are_listed_as_they_were_typed(db: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_jobs_and_runs_are_listed_as_they_were_typed(db: str, capfd: pytest.CaptureFixture[str]) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     words = ["replay", "demo_trace", "--limit", "5", "--name", "by hand", "--db", db]
     subprocess.run([sys.executable, "-m", "tracekit.cli.main", *words], env=environment, check=True, capture_output=True)
     capfd.readouterr()
     assert main(["jobs", "--db", db]) == 0
     assert f"  tracekit replay demo_trace --limit 5 --name 'by hand' --db {db}\n" in capfd.readouterr().out
+    # the matrix says that a run's command stands in its row
+    assert main(["runs", "--db", db]) == 0
+    assert f"  tracekit replay demo_trace --limit 5 --name by hand --db {db}\n" in capfd.readouterr().out
 
 
 def test_no_folder_is_made_for_a_database_that_is_misspelt(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from tracekit.traces.load import read_trace
 from tracekit.traces.source import TraceSource
 
 CASES = Path(__file__).parents[1] / "data" / "cases"
-FLEET = {"D08": "fleet", "D10": "pd", "D11": "pd"}
+FLEET = {"D08": "fleet"}
 BUILT = sorted(path.stem for path in CASES.glob("*.yaml") if path.stem not in FLEET)
 
 
@@ -34,8 +34,9 @@ def test_case_builds_with_its_variants(case: str, tmp_path: Path) -> None:
     assert profile.synthetic and profile.latency.floor_ns == profile.latency.h0_ns == 0
     base = load_policy(built.policy, profile)
     assert base.scheduler.async_scheduling is False
-    assert base.scheduler.num_gpu_blocks == recipe.engine["kv_tokens"] // 16 + 1
-    assert base.scheduler.max_num_batched_tokens == recipe.engine["budget"]
+    for config, engine in [(base.engines[pool], recipe.pd[pool]) for pool in base.engines] or [(base.scheduler, recipe.engine)]:
+        assert config.num_gpu_blocks == engine["kv_tokens"] // 16 + 1
+        assert config.max_num_batched_tokens == engine["budget"]
     source = TraceSource.from_loaded(read_trace(built.trace))
     assert source.total == built.requests
     assert source.left_out == 0
@@ -86,6 +87,59 @@ def test_the_knobs_of_the_cases() -> None:
     assert policy("D15").rules.batching.max_partial_prefills == 1
     assert policy("D15", "split allowed").rules.batching.max_partial_prefills is None
     assert policy("C1").scheduler.enable_prefix_caching is False
+
+
+def test_the_pools_of_the_cases() -> None:
+    recipe = read_recipe(CASES / "D10.yaml")
+    policy = policy_of(recipe, profile_of(recipe))
+    assert (policy.rules.pd.prefill, policy.rules.pd.decode) == (5, 2)
+    assert policy.rules.pd.prefill_router == "weighted(.62,.32,.05,.005,.005)"
+    assert policy.rules.pd.decode_router == "round_robin"
+    link = policy.rules.kv_link
+    assert (link.bandwidth, link.latency_s, link.concurrent) == (40.0, 0.005, 0)
+    assert (policy.engines["prefill"].max_num_seqs, policy.engines["decode"].max_num_seqs) == (64, 256)
+    assert policy.scheduler.max_model_len == 400_000
+    even = recipe.variant("round robin")
+    assert policy_of(even, profile_of(even)).rules.pd.prefill_router == "round_robin"
+    assert (even.pd["prefill"]["n"], even.pd["decode"]["route"]) == (5, "round_robin")
+    slow = read_recipe(CASES / "D11.yaml")
+    assert policy_of(slow, profile_of(slow)).rules.kv_link.concurrent == 1
+    fast = slow.variant("49 GB/s")
+    assert policy_of(fast, profile_of(fast)).rules.kv_link.bandwidth == 49.0
+
+
+POOLS = """seed: 1
+pd: {prefill: {n: 2, budget: 512, seats: 8, kv_tokens: 9000}, decode: {n: 1, budget: 512, seats: 8, kv_tokens: 9000},
+     link: "1e9 B/s"}
+engine: {cost: S80}
+load: [{cls: c, n: 6, arrive: "poisson(2)", isl: 700, osl: 50}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("n: 2", "n: 0"), "line 2: pd.prefill.n: 0: expected a whole number of at least 1"),
+        (("n: 1", "m: 1"), "line 2: pd.decode.m: unknown key; expected one of n"),
+        (('"1e9 B/s"', '"fast"'), "line 3: pd.link: fast: expected a link, as 40e9 B/s + 5 ms"),
+        (('"1e9 B/s"', '"1e9 B/s + 5 m"'), "line 3: pd.link: 1e9 B/s + 5 m: expected a link"),
+        (('"1e9 B/s"', '"1e9 B/s", link_queue: lifo'), "line 3: pd.link_queue: lifo: expected one of none, fifo per"),
+        (('"1e9 B/s"', '"1e9 B/s", kv_bytes_per_token: 5'), "line 3: pd.kv_bytes_per_token: 5: expected 131072"),
+        (("decode: {n: 1, budget: 512, seats: 8, kv_tokens: 9000}", "decode: 1"), "line 2: pd.decode: expected a mapping"),
+        (("pd: {prefill: {n: 2, budget: 512, seats: 8, kv_tokens: 9000}, ", "pd: {"), "line 2: pd.prefill: expected n, budget"),
+        (("cost: S80", "cost: S80, step: mixed"), "batching.step"),
+        (("kv_tokens: 9000}, d", "kv_tokens: 9000, route: best}, d"), "line 2: pd.prefill.route: "),
+        (("kv_tokens: 9000}, d", "kv_tokens: 9000, route: 'weighted(1,2,3)'}, d"), "line 2: pd.prefill.route: "),
+        (("seed: 1", "variants: {a: {pd: {decode: {k: 1}}}}"), "line 1: variants.a.pd.decode.k: unknown key"),
+    ],
+)
+def test_wrong_pools_are_one_line(tmp_path: Path, change: tuple[str, str], reason: str) -> None:
+    build_case(written(tmp_path, POOLS), tmp_path / "right")
+    assert change[0] in POOLS
+    with pytest.raises(TracekitError) as caught:
+        build_case(written(tmp_path, POOLS.replace(*change)), tmp_path / "out")
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_cost_classes() -> None:

@@ -36,13 +36,19 @@ def list_(db: Db = DEFAULT_DB, as_json: AsJson = False, debug: Debug = False) ->
     found = list_runs(store)
     size = database_size(store)
     head = ("run", "name", "trace_name", "started_at", "wall_s", "engine", "profile", "events", "state", "requests", "iterations")
-    rows = [[run[column] for column in head] for run in found]
+    rows = [[*(run[column] for column in head), _typed(run["command"])] for run in found]
 
     def render() -> None:
-        print_table([column.removesuffix("_name") for column in head], rows, empty="no runs yet; `tracekit replay` makes one")
+        columns = [*(column.removesuffix("_name") for column in head), "command"]
+        print_table(columns, rows, empty="no runs yet; `tracekit replay` makes one")
         note(f"{db}: {size['file_bytes']:,} bytes, {size['free_bytes']:,} of them free to be written again")
 
     emit({"schema": "tracekit.runs/1", "runs": found, "size": size}, as_json, render)
+
+
+def _typed(command: str | None) -> str | None:
+    """A command as it was typed: the program by its name, wherever it lies."""
+    return None if command is None else " ".join(["tracekit", *command.split(" ")[1:]])
 
 
 @runs.command()

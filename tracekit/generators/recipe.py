@@ -22,6 +22,7 @@ from replay_engine.settings_file import render_toml
 from tracekit.errors import UsageError, shown
 from tracekit.generators.prefixes import BLOCK_TOKENS, PromptBlocks
 from tracekit.generators.recipe_file import Recipe, read_recipe
+from tracekit.generators.recipe_pools import pool_tables
 from tracekit.generators.recipe_values import parse_amount, parse_arrivals, parse_quotient
 from tracekit.traces.synth import Columns, write_jsonl
 
@@ -118,18 +119,16 @@ def policy_of(recipe: Recipe, profile: Profile) -> Policy:
 
 def _tables(recipe: Recipe) -> dict[str, dict[str, Any]]:
     engine = recipe.engine
-    blocks = _whole(recipe, "kv_tokens", _KB) // _KB
+    pools = pool_tables(recipe, _KB) if recipe.pd else {}
     scheduler: dict[str, Any] = {
-        "max_num_batched_tokens": _whole(recipe, "budget"),
-        "max_num_seqs": _whole(recipe, "seats"),
-        "num_gpu_blocks": blocks + 1,  # one of them is the null block
+        **(pools.pop("scheduler") if pools else _budgets(recipe)),
         "block_size": _KB,
-        "max_model_len": blocks * _KB,
         "async_scheduling": False,
         "enable_prefix_caching": _one_of(recipe, "prefix_cache", {"lru": True, "off": False}, "off"),
         "policy": _one_of(recipe, "order", {"fcfs": "fcfs", "priority": "priority"}, "fcfs"),
     }
-    batching: dict[str, Any] = {**_step(recipe)}
+    # engines that do one thing have nothing to put first
+    batching: dict[str, Any] = {} if recipe.pd and "step" not in engine else {**_step(recipe)}
     scheduler["scheduler_reserve_full_isl"] = _admission(recipe, batching)
     if "long_cap" in engine:
         scheduler["long_prefill_token_threshold"] = _whole(recipe, "long_cap")
@@ -137,7 +136,7 @@ def _tables(recipe: Recipe) -> dict[str, dict[str, Any]]:
         batching["chunk_align"] = _whole(recipe, "align")
     if _one_of(recipe, "second_prompt_split", {"true": True, "false": False}, "true") is False:
         batching["max_partial_prefills"] = 1
-    tables = {"scheduler": scheduler, "batching": batching}
+    tables = {"scheduler": scheduler, "batching": batching, **pools}
     if recipe.client:
         tables["client"] = dict(recipe.client)
     for table, knobs in recipe.policy.items():
@@ -145,6 +144,16 @@ def _tables(recipe: Recipe) -> dict[str, dict[str, Any]]:
             raise UsageError(f"{recipe.at('policy', table)}: expected a mapping of knobs")
         tables[table] = {**tables.get(table, {}), **knobs}
     return tables
+
+
+def _budgets(recipe: Recipe) -> dict[str, int]:
+    blocks = _whole(recipe, "kv_tokens", _KB) // _KB
+    return {
+        "max_num_batched_tokens": _whole(recipe, "budget"),
+        "max_num_seqs": _whole(recipe, "seats"),
+        "num_gpu_blocks": blocks + 1,  # one of them is the null block
+        "max_model_len": blocks * _KB,
+    }
 
 
 def _whole(recipe: Recipe, key: str, low: int = 1) -> int:

@@ -13,20 +13,22 @@ from tracekit.errors import InputError, UsageError, shown
 
 __all__ = ["Recipe", "read_recipe"]
 
-LATER = ("fleet", "pd", "link")
+LATER = ("fleet", "link")
 """Parts of the recipe language that say how several engines work together."""
-TOP = ("seed", "engine", "client", "load", "policy", "variants")
+TOP = ("seed", "engine", "client", "pd", "load", "policy", "variants")
 ENGINE = ("cost", "budget", "seats", "kv_tokens", "step", "admit", "order", "long_cap", "align", "second_prompt_split",
           "prefix_cache")  # fmt: skip
 CLIENT = ("max_in_flight", "arrival")
+PD = ("prefill", "decode", "kv_bytes_per_token", "link", "link_queue")
+POOL = ("n", "budget", "seats", "kv_tokens", "route", "seed")
 LOAD = ("cls", "tenant", "n", "arrive", "isl", "osl", "max_tokens", "priority", "prefix")
-VARIANT = ("engine", "client", "load", "policy")
+VARIANT = ("engine", "client", "pd", "load", "policy")
 Path_ = tuple[str | int, ...]
 
 
 @dataclass(slots=True)
 class Recipe:
-    """One case: ``engine``, ``client``, ``load`` and ``policy`` as they stand, with the names of its ``variants``."""
+    """One case: ``engine``, ``client``, ``pd``, ``load`` and ``policy`` as they stand, with the names of its ``variants``."""
 
     file: str
     seed: int
@@ -34,6 +36,7 @@ class Recipe:
     client: dict[str, Any]
     load: list[dict[str, Any]]
     policy: dict[str, Any]
+    pd: dict[str, Any] = field(default_factory=dict)
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
     lines: dict[Path_, int] = field(default_factory=dict)
 
@@ -59,13 +62,14 @@ class Recipe:
                 each.update(over)
         return Recipe(
             file=self.file, seed=self.seed, engine={**self.engine, **(given.get("engine") or {})},
-            client={**self.client, **(given.get("client") or {})}, load=load,
+            client={**self.client, **(given.get("client") or {})}, load=load, pd=_over(self.pd, given.get("pd") or {}),
             policy=_over(self.policy, given.get("policy") or {}), lines=self.lines,
         )  # fmt: skip
 
 
 def _over(base: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    return {**base, **{table: {**base.get(table, {}), **knobs} for table, knobs in more.items()}}
+    return {**base, **{table: {**base.get(table, {}), **knobs} if isinstance(knobs, Mapping) else knobs
+                       for table, knobs in more.items()}}  # fmt: skip
 
 
 def read_recipe(path: str | Path) -> Recipe:
@@ -81,6 +85,8 @@ def read_recipe(path: str | Path) -> Recipe:
     recipe.engine = _table(document, "engine", ENGINE, recipe)
     recipe.client = _table(document, "client", CLIENT, recipe)
     recipe.policy = _table(document, "policy", None, recipe)
+    recipe.pd = _table(document, "pd", PD, recipe)
+    _known_pools(recipe.pd, recipe, ("pd",))
     load = document.get("load")
     if not isinstance(load, list) or not load or not all(isinstance(each, dict) for each in load):
         raise UsageError(f"{recipe.at('load')}: expected a list of loads, each with cls, n, arrive, isl and osl")
@@ -92,10 +98,17 @@ def read_recipe(path: str | Path) -> Recipe:
         if not isinstance(given, dict):
             raise UsageError(f"{recipe.at('variants', name)}: expected a mapping with {', '.join(VARIANT)}")
         _known(given, VARIANT, recipe, ("variants", name))
-        for part, names in (("engine", ENGINE), ("client", CLIENT)):
+        for part, names in (("engine", ENGINE), ("client", CLIENT), ("pd", PD)):
             _known(given.get(part) or {}, names, recipe, ("variants", name, part))
+        _known_pools(given.get("pd") or {}, recipe, ("variants", name, "pd"))
         recipe.variants[str(name)] = given
     return recipe
+
+
+def _known_pools(pd: Mapping[str, Any], recipe: Recipe, path: Path_) -> None:
+    for pool in ("prefill", "decode"):
+        if pool in pd:
+            _known(pd[pool], POOL, recipe, (*path, pool))
 
 
 def _table(document: Mapping[str, Any], name: str, names: tuple[str, ...] | None, recipe: Recipe) -> dict[str, Any]:

@@ -17,7 +17,7 @@ __all__ = ["QueryResult", "Removed", "database_size", "list_runs", "load_run", "
 
 _LISTED = (
     "run", "name", "trace_name", "started_at", "wall_s", "engine", "profile", "events", "seed", "state", "requests",
-    "iterations", "tracekit_version",
+    "iterations", "tracekit_version", "command",
 )  # fmt: skip
 
 

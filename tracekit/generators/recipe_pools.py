@@ -1,0 +1,78 @@
+"""``pd:`` of a recipe: prefill and decode pools, and the link between them, as policy tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from replay_engine.config import ConfigError
+from replay_engine.fleet.routers import make_router
+from tracekit.errors import UsageError, shown
+from tracekit.generators.recipe_file import Recipe
+from tracekit.generators.recipe_values import parse_quotient
+
+__all__ = ["KV_BYTES", "pool_tables"]
+
+KV_BYTES = 131_072
+"""A recipe's profile has no model, and a replay takes so many bytes for a token's KV then."""
+_POOLS = ("prefill", "decode")
+_LINK = re.compile(r"\s*([0-9.eE+]+)\s*B/s\s*(?:\+\s*([0-9.eE+]+)\s*(ms|us|s)\s*)?")
+_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+_QUEUES = {"none": 0, "fifo per prefill worker": 1}
+
+
+def pool_tables(recipe: Recipe, block_tokens: int) -> dict[str, dict[str, Any]]:
+    """``[pd]``, ``[kv_link]``, ``[pools]``, and ``[scheduler]``: the prefill pool's, with the longest request that both can hold.
+
+    A pool's ``seed`` is that of its router, which ``replay --seed`` says. Errors: ``UsageError``.
+    """
+    for pool in _POOLS:
+        if not isinstance(recipe.pd.get(pool), Mapping):
+            raise UsageError(f"{recipe.at('pd', pool)}: expected n, budget, seats, kv_tokens and route")
+    blocks = {pool: _whole(recipe, pool, "kv_tokens", block_tokens) // block_tokens for pool in _POOLS}
+    pd: dict[str, Any] = {pool: _whole(recipe, pool, "n") for pool in _POOLS}
+    for pool in _POOLS:
+        if "route" in recipe.pd[pool]:
+            pd[f"{pool}_router"] = _router(recipe, pool, pd[pool])
+    pools = {
+        pool: {
+            "max_num_batched_tokens": _whole(recipe, pool, "budget"),
+            "max_num_seqs": _whole(recipe, pool, "seats"),
+            "num_gpu_blocks": blocks[pool] + 1,  # one of them is the null block
+        }
+        for pool in _POOLS
+    }
+    shared = {**pools["prefill"], "max_model_len": min(blocks.values()) * block_tokens}
+    return {"scheduler": shared, "pd": pd, "kv_link": _link(recipe), "pools": pools}
+
+
+def _whole(recipe: Recipe, pool: str, key: str, low: int = 1) -> int:
+    value = recipe.pd[pool].get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or value < low:
+        where = recipe.at("pd", pool, key)
+        raise UsageError(f"{where}: {shown(value)}: expected a whole number of at least {low}")
+    return value
+
+
+def _router(recipe: Recipe, pool: str, engines: int) -> str:
+    text = re.sub(r"\s+", "", str(recipe.pd[pool]["route"]))
+    try:
+        make_router(text, engines)
+    except ConfigError as error:
+        raise UsageError(f"{recipe.at('pd', pool, 'route')}: {error}") from None
+    return text
+
+
+def _link(recipe: Recipe) -> dict[str, Any]:
+    if recipe.pd.get("kv_bytes_per_token", KV_BYTES) != KV_BYTES:
+        where, value = recipe.at("pd", "kv_bytes_per_token"), shown(recipe.pd["kv_bytes_per_token"])
+        raise UsageError(f"{where}: {value}: expected {KV_BYTES}, what a profile without a model has")
+    found = _LINK.fullmatch(str(recipe.pd.get("link")))
+    if found is None:
+        raise UsageError(f"{recipe.at('pd', 'link')}: {shown(recipe.pd.get('link'))}: expected a link, as 40e9 B/s + 5 ms")
+    where, queue = recipe.at("pd", "link"), str(recipe.pd.get("link_queue", "none"))
+    if queue not in _QUEUES:
+        raise UsageError(f"{recipe.at('pd', 'link_queue')}: {shown(queue)}: expected one of {', '.join(_QUEUES)}")
+    delay = parse_quotient(found[2] or 0, where) * _UNITS[found[3] or "s"]
+    return {"gb_per_s": parse_quotient(found[1], where) / 1e9, "latency_s": delay, "concurrent": _QUEUES[queue]}
