@@ -13,7 +13,15 @@ from statistics import fmean
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.case_pool_figures import busy, phase_mean, phase_share, queued_beside_idle
+from benchmarks.case_pool_figures import (
+    busy,
+    hit,
+    hit_ideal,
+    phase_mean,
+    phase_share,
+    queued_beside_idle,
+    replicas_per_prefix,
+)
 from benchmarks.case_runs import CaseRun
 from replay_engine.types import Phase, Refusal
 
@@ -309,6 +317,9 @@ FIGURES: dict[str, Figure] = {
     "arrivals_cv": Figure(unit="", near="mean", of=_arrivals_cv),
     "count_dispersion": Figure(unit="variance/mean", near="mean", of=_count_dispersion),
     "waits_of_worst": Figure(unit="of waiting time", near="share", of=_waits_of_worst),
+    "hit": Figure(unit="of prompt tokens", near="share", of=hit),
+    "hit_ideal": Figure(unit="of prompt tokens", near="share", of=hit_ideal),
+    "replicas_per_prefix": Figure(unit="replicas", near="median", of=replicas_per_prefix),
     "p_queue_mean": Figure(unit="s", near="mean", of=phase_mean(Phase.queued)),
     "p_queue_share": Figure(unit="of TTFT", near="share", of=phase_share(Phase.queued)),
     "transfer_wait_mean": Figure(unit="s", near="mean", of=phase_mean(Phase.transfer_wait)),

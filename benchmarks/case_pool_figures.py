@@ -1,4 +1,4 @@
-"""The figures that cases of several engines state: what goes on between and beside prefill and decode pools."""
+"""The figures that cases of several engines state: between prefill and decode pools, and in the caches of a fleet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from benchmarks.case_runs import CaseRun
 from replay_engine.types import Phase
 
-__all__ = ["busy", "phase_mean", "phase_share", "queued_beside_idle"]
+__all__ = ["busy", "hit", "hit_ideal", "phase_mean", "phase_share", "queued_beside_idle", "replicas_per_prefix"]
 
 Of = Callable[[CaseRun, str | None], float]
 Ints = npt.NDArray[np.int64]
@@ -58,3 +58,35 @@ def queued_beside_idle(run: CaseRun, _: str | None) -> float:
 def _level(moments: Ints, begin: Ints, end: Ints) -> Ints:
     """How many of the stretches cover the time after each moment."""
     return np.searchsorted(np.sort(begin), moments, "right") - np.searchsorted(np.sort(end), moments, "right")
+
+
+def hit(run: CaseRun, cls: str | None) -> float:
+    """Prompt tokens of a class that were taken from a cache."""
+    rows = run.outcomes[run.of_class(cls)]
+    return float(rows["cached_tokens"].sum() / rows["prompt_tokens"].sum())
+
+
+def _groups(run: CaseRun) -> tuple[Ints, Ints]:
+    """The prefix group of each request (the id of its first block), and the tokens of the run that begins with it."""
+    source = run.source
+    assert source.run_offsets is not None
+    first = source.run_offsets[:-1]
+    return source.run_first[first], source.run_len[first] * source.block_tokens
+
+
+def hit_ideal(run: CaseRun, cls: str | None) -> float:
+    """The same with one cache that forgets nothing: all of a prefix that came before."""
+    groups, tokens = _groups(run)
+    order = np.argsort(run.outcomes["arrival_ns"], kind="stable")
+    seen = np.ones(len(groups), bool)
+    seen[order[np.unique(groups[order], return_index=True)[1]]] = False
+    of = run.of_class(cls)
+    return float(tokens[of & seen].sum() / run.outcomes["prompt_tokens"][of].sum())
+
+
+def replicas_per_prefix(run: CaseRun, cls: str | None) -> float:
+    """On how many replicas a prefix had to be computed: the median over prefixes."""
+    groups, tokens = _groups(run)
+    computed = run.of_class(cls) & (run.outcomes["cached_tokens"] < tokens)
+    pairs = np.unique(np.stack([groups[computed], run.outcomes["replica"][computed]]), axis=1)
+    return float(np.median(np.unique(pairs[0], return_counts=True)[1]))

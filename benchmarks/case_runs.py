@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from replay_engine.config import SchedulerConfig
+from replay_engine.fleet.driver import FleetReplay
 from replay_engine.fleet.pd_driver import PdReplay
+from replay_engine.fleet.routers import make_router
 from replay_engine.loop import Replay
 from replay_engine.policy import Policy, load_policy
 from replay_engine.profile import Latency, load_profile
@@ -39,7 +41,8 @@ Floats = npt.NDArray[np.float64]
 class CaseRun:
     """Outcomes in the order of the requests, all event tables, the sums.
 
-    ``sinks``: the rows of each engine, prefill engines first; ``iterations`` and ``totals`` are those of the first one.
+    ``sinks``: the rows of each engine, prefill engines first, or those of a whole fleet; ``iterations`` and ``totals`` are those
+    of the first.
     """
 
     case: str
@@ -129,7 +132,7 @@ def runs_of(case: str, folder: Path, draw: int = 0) -> Iterator[CaseRun]:
         profile = load_profile(own.get("profile", built.profile))
         policy = load_policy(own.get("policy", built.policy), profile)
         source = TraceSource.from_loaded(read_trace(own.get("trace", built.trace)))
-        how, totals, sinks = _replayed(source, policy, profile.latency)
+        how, totals, sinks = _replayed(source, policy, profile.latency, built.fleets.get(name))
         outcomes = np.concatenate([sink.table("outcomes") for sink in sinks])
         outcomes = outcomes[np.argsort(outcomes["request"])]
         finished = int((outcomes["state"] == RequestState.finished).sum())
@@ -138,12 +141,19 @@ def runs_of(case: str, folder: Path, draw: int = 0) -> Iterator[CaseRun]:
         yield CaseRun(case=case, variant=name, policy=policy, source=source, outcomes=outcomes, totals=totals, sinks=sinks)
 
 
-def _replayed(source: TraceSource, policy: Policy, latency: Latency) -> tuple[str, RunTotals, list[MemorySink]]:
-    """How it ended, the first engine's sums, and every engine's rows."""
+def _replayed(
+    source: TraceSource, policy: Policy, latency: Latency, fleet: tuple[int, str] | None
+) -> tuple[str, RunTotals, list[MemorySink]]:  # fmt: skip
+    """How it ended, the first engine's sums (all replicas' of a fleet), and every engine's rows (one sink for a fleet)."""
 
     def executor(config: SchedulerConfig) -> SimExecutor:
         return SimExecutor(latency, asynchronous=config.async_scheduling)
 
+    if fleet is not None:
+        sink, made = MemorySink(), [executor(policy.scheduler) for _ in range(fleet[0])]
+        router = make_router(fleet[1], fleet[0], blocks=policy.scheduler.usable_blocks)
+        several = FleetReplay(source, policy.scheduler, made, router, sink, rules=policy.rules)
+        return several.run(), several.totals, [sink]
     pd = policy.rules.pd
     sinks = [MemorySink() for _ in range(pd.prefill + pd.decode or 1)]
     if not pd.prefill:

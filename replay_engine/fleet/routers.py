@@ -100,7 +100,7 @@ class Weighted:
 
 class PrefixAffinity:
     """The replica that was sent the longest part of this prompt's prefix, unless it has more than ``spread`` times the least
-    load and ``slack`` tokens; else the least loaded.
+    load and ``slack`` tokens; else the least loaded, among equals the one that holds the fewest prefixes.
 
     Of what was sent to a replica, ``blocks`` prefix blocks are remembered, those sent last: as many as its cache can hold at
     most. A prefix is remembered at few of its blocks (``anchors``), so that a decision costs the logarithm of its length.
@@ -116,12 +116,13 @@ class PrefixAffinity:
     def pick(self, request: Request, keys: SequenceOf[int], up: SequenceOf[int], look: Look) -> int:
         marks = anchors(keys)
         best = least = up[0]
-        fewest, longest, seen = 1 << 62, 0, []
+        fewest, fullest, longest, seen = 1 << 62, 0, 0, []
         for replica in up:
             candidate = look(replica)
             known = candidate.hit_blocks = self._matched(replica, marks)
-            if candidate.tokens < fewest:
-                least, fewest = replica, candidate.tokens
+            held = self._held.get(replica, 0)
+            if candidate.tokens < fewest or (candidate.tokens == fewest and held < fullest):
+                least, fewest, fullest = replica, candidate.tokens, held
             if known:
                 seen.append((known, candidate.tokens, replica))
         best, limit = least, fewest * self._spread + self._slack

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import case_references
-from benchmarks.case_figures import FIGURES
+from benchmarks import case_references, case_runs
+from benchmarks.case_figures import FIGURES, measured
 from benchmarks.case_judge import Line, differences, judge, lines_of, moves_alike, reference
-from benchmarks.case_runs import buildable, redrawn, runs_of
+from benchmarks.case_runs import CaseRun, buildable, redrawn, runs_of
+from replay_engine.fleet.routers import PrefixAffinity
 from tracekit.generators.recipe_file import read_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +28,7 @@ def lines() -> dict[str, list[Line]]:
 
 
 def test_every_variant_has_a_reference() -> None:
-    assert len(buildable()) >= 13
+    assert buildable() == ["C1", *(f"D{k:02}" for k in range(1, 16))]
     for case in buildable():
         recipe = read_recipe(CASES / f"{case}.yaml")
         assert set(reference()[case]) == {"base", *recipe.variants}, case
@@ -68,6 +69,31 @@ def test_the_order_of_refusals_is_all_that_differs_in_the_overload(lines: dict[s
     found = {line.figure: line for line in lines["D14"] if line.variant == "base"}
     assert not found["block_seats"].passed
     assert found["seats_taken"].passed
+
+
+def fleet_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: tuple[str, str]) -> CaseRun:
+    """The base of D08 with a change to its recipe."""
+    text = (CASES / "D08.yaml").read_text(encoding="utf-8").partition("variants:")[0]
+    assert change[0] in text
+    (tmp_path / "changed").mkdir()
+    (tmp_path / "changed" / "D08.yaml").write_text(text.replace(*change), encoding="utf-8")
+    monkeypatch.setattr(case_runs, "CASES", tmp_path / "changed")
+    (run,) = runs_of("D08", tmp_path)
+    return run
+
+
+def test_without_shared_blocks_the_fleet_is_as_slow_as_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = fleet_run(tmp_path, monkeypatch, ("prefix_cache: lru", "prefix_cache: off"))
+    stated = reference()["D08"]["base"]
+    assert measured(run, "hit.g") == 0
+    assert all(judge(figure, stated[figure], measured(run, figure)) for figure in ("hit.g", "ttft_p50.g", "ttft_p99.g", "served"))
+
+
+def test_without_its_guard_affinity_is_the_reference_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(case_runs, "make_router", lambda text, replicas, blocks: PrefixAffinity(blocks, spread=1e9))
+    run = fleet_run(tmp_path, monkeypatch, ("route: round_robin", "route: prefix"))
+    stated = reference()["D08"]["route by prefix"]
+    assert all(measured(run, figure) == pytest.approx(expected, rel=0.1) for figure, expected in stated.items())
 
 
 @pytest.mark.parametrize(

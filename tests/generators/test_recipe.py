@@ -17,12 +17,11 @@ from tracekit.traces.load import read_trace
 from tracekit.traces.source import TraceSource
 
 CASES = Path(__file__).parents[1] / "data" / "cases"
-FLEET = {"D08": "fleet"}
-BUILT = sorted(path.stem for path in CASES.glob("*.yaml") if path.stem not in FLEET)
+BUILT = sorted(path.stem for path in CASES.glob("*.yaml"))
 
 
 def test_all_sixteen_are_here() -> None:
-    assert sorted([*BUILT, *FLEET]) == ["C1", *(f"D{k:02}" for k in range(1, 16))]
+    assert ["C1", *(f"D{k:02}" for k in range(1, 16))] == BUILT
 
 
 @pytest.mark.parametrize("case", BUILT)
@@ -41,8 +40,8 @@ def test_case_builds_with_its_variants(case: str, tmp_path: Path) -> None:
     assert source.total == built.requests
     assert source.left_out == 0
     assert int(source.prompt_tokens.max() + source.output_tokens.max()) <= base.scheduler.max_model_len + 1
-    for own in built.variants.values():
-        assert own, "a variant that changes nothing"
+    for name, own in built.variants.items():
+        assert own or built.fleets[name] != built.fleets["base"], "a variant that changes nothing"
         if "policy" in own:
             changed = load_policy(own["policy"], load_profile(own.get("profile", built.profile)))
             assert (changed.scheduler, changed.rules) != (base.scheduler, base.rules)
@@ -50,11 +49,15 @@ def test_case_builds_with_its_variants(case: str, tmp_path: Path) -> None:
             assert read_trace(own["trace"]).report.rows_kept == built.requests
 
 
-@pytest.mark.parametrize(("case", "part"), sorted(FLEET.items()))
-def test_what_is_not_built_yet_is_refused_by_name(case: str, part: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=rf"line 3: {part}: several engines are not built yet"):
-        build_case(CASES / f"{case}.yaml", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+def test_the_fleet_of_a_case_is_part_of_its_command(tmp_path: Path) -> None:
+    built = build_case(CASES / "D08.yaml", tmp_path)
+    assert built.fleets == dict.fromkeys(("base", "budget 16384", "seats 512", "kv x4"), (8, "round_robin")) | {
+        "route by prefix": (8, "prefix_affinity")
+    }
+    commands = built.commands()
+    assert commands["kv x4"].endswith("policy.kv-x4.toml --replicas 8 --router round_robin")
+    assert commands["route by prefix"].endswith("policy.toml --replicas 8 --router prefix_affinity")
+    assert not any("--replicas" in command for command in build_case(CASES / "D07.yaml", tmp_path / "one").commands().values())
 
 
 def test_same_recipe_same_bytes(tmp_path: Path) -> None:
@@ -87,6 +90,7 @@ def test_the_knobs_of_the_cases() -> None:
     assert policy("D15").rules.batching.max_partial_prefills == 1
     assert policy("D15", "split allowed").rules.batching.max_partial_prefills is None
     assert policy("C1").scheduler.enable_prefix_caching is False
+    assert policy("D08").scheduler.enable_prefix_caching is True
 
 
 def test_the_pools_of_the_cases() -> None:
@@ -130,6 +134,9 @@ load: [{cls: c, n: 6, arrive: "poisson(2)", isl: 700, osl: 50}]
         (("cost: S80", "cost: S80, step: mixed"), "batching.step"),
         (("kv_tokens: 9000}, d", "kv_tokens: 9000, route: best}, d"), "line 2: pd.prefill.route: "),
         (("kv_tokens: 9000}, d", "kv_tokens: 9000, route: 'weighted(1,2,3)'}, d"), "line 2: pd.prefill.route: "),
+        (("seed: 1", "fleet: {replicas: 0}"), "line 1: fleet.replicas: 0: expected a whole number"),
+        (("seed: 1", "fleet: {replicas: 2, route: best}"), "line 1: fleet.route: router = best: unknown"),
+        (("seed: 1", "fleet: {count: 2}"), "line 1: fleet.count: unknown key; expected one of"),
         (("seed: 1", "variants: {a: {pd: {decode: {k: 1}}}}"), "line 1: variants.a.pd.decode.k: unknown key"),
     ],
 )
@@ -188,6 +195,11 @@ def test_prefix_groups(tmp_path: Path) -> None:
     seen = {runs[0][1] + k for runs in columns.runs for k in range(40)}
     assert len(seen) == 240
     assert columns.arrival_ns[6] == 35 * 10**9
+
+
+def test_a_bare_off_is_off(tmp_path: Path) -> None:
+    recipe = read_recipe(written(tmp_path, RECIPE.replace("prefix_cache: lru", "prefix_cache: off")))
+    assert policy_of(recipe, profile_of(recipe)).scheduler.enable_prefix_caching is False
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ query x context, which is our model with floor 0 and no host time.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,7 @@ from replay_engine.settings_file import render_toml
 from tracekit.errors import UsageError, shown
 from tracekit.generators.prefixes import BLOCK_TOKENS, PromptBlocks
 from tracekit.generators.recipe_file import Recipe, read_recipe
-from tracekit.generators.recipe_pools import pool_tables
+from tracekit.generators.recipe_pools import fleet_of, pool_tables
 from tracekit.generators.recipe_values import parse_amount, parse_arrivals, parse_quotient
 from tracekit.traces.synth import Columns, write_jsonl
 
@@ -41,19 +42,26 @@ MOST_REQUESTS = 10_000_000
 
 @dataclass(slots=True, kw_only=True)
 class Built:
-    """The files of a case: ``trace``, ``profile`` and ``policy`` of the base, and per variant those that differ from it."""
+    """The files of a case: ``trace``, ``profile`` and ``policy`` of the base, and per variant those that differ from it.
+
+    ``fleets``: replicas and router of each, by its name (``base`` for the base), where there are several.
+    """
 
     trace: Path
     profile: Path
     policy: Path
     requests: int
     variants: dict[str, dict[str, Path]] = field(default_factory=dict)
+    fleets: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     def commands(self) -> dict[str, str]:
         """What replays the base and each variant."""
         base = {"trace": self.trace, "profile": self.profile, "policy": self.policy}
-        return {name: "tracekit replay {trace} --profile {profile} --policy {policy}".format(**(base | own))
-                for name, own in {"base": {}, **self.variants}.items()}  # fmt: skip
+        found = {name: "tracekit replay {trace} --profile {profile} --policy {policy}".format(**(base | own))
+                 for name, own in {"base": {}, **self.variants}.items()}  # fmt: skip
+        for name, (replicas, router) in self.fleets.items():
+            found[name] += f" --replicas {replicas} --router {shlex.quote(router)}"
+        return found
 
 
 def build_case(path: str | Path, out: str | Path) -> Built:
@@ -69,6 +77,8 @@ def build_case(path: str | Path, out: str | Path) -> Built:
     folder.mkdir(parents=True, exist_ok=True)
     built = Built(trace=folder / "trace.jsonl.gz", profile=folder / "profile.toml", policy=folder / "policy.toml",
                   requests=len(trace))  # fmt: skip
+    fleets = {name: fleet_of(each) for name, each in {"base": recipe, **variants}.items()}
+    built.fleets = {name: fleet for name, fleet in fleets.items() if fleet is not None}
     write_jsonl(trace, built.trace)
     built.profile.write_text(base["profile"], encoding="utf-8")
     built.policy.write_text(base["policy"], encoding="utf-8")
@@ -166,6 +176,8 @@ def _whole(recipe: Recipe, key: str, low: int = 1) -> int:
 def _one_of(recipe: Recipe, key: str, known: Mapping[str, Any], default: str) -> Any:
     given = recipe.engine.get(key)
     text = default if given is None else str(given).lower()
+    if given is False and "off" in known:  # YAML reads a bare off so
+        text = "off"
     if text not in known:
         raise UsageError(f"{recipe.at('engine', key)}: {shown(given)}: expected one of {', '.join(known)}")
     return known[text]

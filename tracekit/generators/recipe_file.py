@@ -13,22 +13,21 @@ from tracekit.errors import InputError, UsageError, shown
 
 __all__ = ["Recipe", "read_recipe"]
 
-LATER = ("fleet", "link")
-"""Parts of the recipe language that say how several engines work together."""
-TOP = ("seed", "engine", "client", "pd", "load", "policy", "variants")
+TOP = ("seed", "engine", "client", "fleet", "pd", "load", "policy", "variants")
 ENGINE = ("cost", "budget", "seats", "kv_tokens", "step", "admit", "order", "long_cap", "align", "second_prompt_split",
           "prefix_cache")  # fmt: skip
 CLIENT = ("max_in_flight", "arrival")
+FLEET = ("replicas", "route")
 PD = ("prefill", "decode", "kv_bytes_per_token", "link", "link_queue")
 POOL = ("n", "budget", "seats", "kv_tokens", "route", "seed")
 LOAD = ("cls", "tenant", "n", "arrive", "isl", "osl", "max_tokens", "priority", "prefix")
-VARIANT = ("engine", "client", "pd", "load", "policy")
+VARIANT = ("engine", "client", "fleet", "pd", "load", "policy")
 Path_ = tuple[str | int, ...]
 
 
 @dataclass(slots=True)
 class Recipe:
-    """One case: ``engine``, ``client``, ``pd``, ``load`` and ``policy`` as they stand, with the names of its ``variants``."""
+    """One case: its parts as they stand, with the names of its ``variants``."""
 
     file: str
     seed: int
@@ -36,6 +35,7 @@ class Recipe:
     client: dict[str, Any]
     load: list[dict[str, Any]]
     policy: dict[str, Any]
+    fleet: dict[str, Any] = field(default_factory=dict)
     pd: dict[str, Any] = field(default_factory=dict)
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
     lines: dict[Path_, int] = field(default_factory=dict)
@@ -62,8 +62,9 @@ class Recipe:
                 each.update(over)
         return Recipe(
             file=self.file, seed=self.seed, engine={**self.engine, **(given.get("engine") or {})},
-            client={**self.client, **(given.get("client") or {})}, load=load, pd=_over(self.pd, given.get("pd") or {}),
-            policy=_over(self.policy, given.get("policy") or {}), lines=self.lines,
+            client={**self.client, **(given.get("client") or {})}, fleet={**self.fleet, **(given.get("fleet") or {})},
+            load=load, pd=_over(self.pd, given.get("pd") or {}), policy=_over(self.policy, given.get("policy") or {}),
+            lines=self.lines,
         )  # fmt: skip
 
 
@@ -85,6 +86,7 @@ def read_recipe(path: str | Path) -> Recipe:
     recipe.engine = _table(document, "engine", ENGINE, recipe)
     recipe.client = _table(document, "client", CLIENT, recipe)
     recipe.policy = _table(document, "policy", None, recipe)
+    recipe.fleet = _table(document, "fleet", FLEET, recipe)
     recipe.pd = _table(document, "pd", PD, recipe)
     _known_pools(recipe.pd, recipe, ("pd",))
     load = document.get("load")
@@ -98,7 +100,7 @@ def read_recipe(path: str | Path) -> Recipe:
         if not isinstance(given, dict):
             raise UsageError(f"{recipe.at('variants', name)}: expected a mapping with {', '.join(VARIANT)}")
         _known(given, VARIANT, recipe, ("variants", name))
-        for part, names in (("engine", ENGINE), ("client", CLIENT), ("pd", PD)):
+        for part, names in (("engine", ENGINE), ("client", CLIENT), ("fleet", FLEET), ("pd", PD)):
             _known(given.get(part) or {}, names, recipe, ("variants", name, part))
         _known_pools(given.get("pd") or {}, recipe, ("variants", name, "pd"))
         recipe.variants[str(name)] = given
@@ -126,8 +128,6 @@ def _known(table: Mapping[str, Any], names: tuple[str, ...], recipe: Recipe, pat
     for name in table:
         if name in names:
             continue
-        if name in LATER:
-            raise UsageError(f"{recipe.at(*path, name)}: several engines are not built yet; expected a recipe of one engine")
         near = difflib.get_close_matches(str(name), names, n=3) or names
         raise UsageError(f"{recipe.at(*path, name)}: unknown key; expected one of {', '.join(near)}")
 

@@ -1,4 +1,4 @@
-"""``pd:`` of a recipe: prefill and decode pools, and the link between them, as policy tables."""
+"""``fleet:`` and ``pd:`` of a recipe: replicas behind a router; prefill and decode pools, and the link between them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tracekit.errors import UsageError, shown
 from tracekit.generators.recipe_file import Recipe
 from tracekit.generators.recipe_values import parse_quotient
 
-__all__ = ["KV_BYTES", "pool_tables"]
+__all__ = ["KV_BYTES", "fleet_of", "pool_tables"]
 
 KV_BYTES = 131_072
 """A recipe's profile has no model, and a replay takes so many bytes for a token's KV then."""
@@ -20,6 +20,18 @@ _POOLS = ("prefill", "decode")
 _LINK = re.compile(r"\s*([0-9.eE+]+)\s*B/s\s*(?:\+\s*([0-9.eE+]+)\s*(ms|us|s)\s*)?")
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 _QUEUES = {"none": 0, "fifo per prefill worker": 1}
+
+
+def fleet_of(recipe: Recipe) -> tuple[int, str] | None:
+    """Replicas and router, ``None`` for a recipe without a fleet; the router ``prefix`` is ``prefix_affinity``.
+
+    Errors: ``UsageError``.
+    """
+    if not recipe.fleet:
+        return None
+    replicas = _whole(recipe, ("fleet",), recipe.fleet, "replicas")
+    route = str(recipe.fleet.get("route", "round_robin"))
+    return replicas, _router(recipe, ("fleet", "route"), "prefix_affinity" if route == "prefix" else route, replicas)
 
 
 def pool_tables(recipe: Recipe, block_tokens: int) -> dict[str, dict[str, Any]]:
@@ -30,15 +42,19 @@ def pool_tables(recipe: Recipe, block_tokens: int) -> dict[str, dict[str, Any]]:
     for pool in _POOLS:
         if not isinstance(recipe.pd.get(pool), Mapping):
             raise UsageError(f"{recipe.at('pd', pool)}: expected n, budget, seats, kv_tokens and route")
-    blocks = {pool: _whole(recipe, pool, "kv_tokens", block_tokens) // block_tokens for pool in _POOLS}
-    pd: dict[str, Any] = {pool: _whole(recipe, pool, "n") for pool in _POOLS}
+
+    def whole(pool: str, key: str, low: int = 1) -> int:
+        return _whole(recipe, ("pd", pool), recipe.pd[pool], key, low)
+
+    blocks = {pool: whole(pool, "kv_tokens", block_tokens) // block_tokens for pool in _POOLS}
+    pd: dict[str, Any] = {pool: whole(pool, "n") for pool in _POOLS}
     for pool in _POOLS:
         if "route" in recipe.pd[pool]:
-            pd[f"{pool}_router"] = _router(recipe, pool, pd[pool])
+            pd[f"{pool}_router"] = _router(recipe, ("pd", pool, "route"), str(recipe.pd[pool]["route"]), pd[pool])
     pools = {
         pool: {
-            "max_num_batched_tokens": _whole(recipe, pool, "budget"),
-            "max_num_seqs": _whole(recipe, pool, "seats"),
+            "max_num_batched_tokens": whole(pool, "budget"),
+            "max_num_seqs": whole(pool, "seats"),
             "num_gpu_blocks": blocks[pool] + 1,  # one of them is the null block
         }
         for pool in _POOLS
@@ -47,20 +63,20 @@ def pool_tables(recipe: Recipe, block_tokens: int) -> dict[str, dict[str, Any]]:
     return {"scheduler": shared, "pd": pd, "kv_link": _link(recipe), "pools": pools}
 
 
-def _whole(recipe: Recipe, pool: str, key: str, low: int = 1) -> int:
-    value = recipe.pd[pool].get(key)
+def _whole(recipe: Recipe, path: tuple[str, ...], table: Mapping[str, Any], key: str, low: int = 1) -> int:
+    value = table.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or value < low:
-        where = recipe.at("pd", pool, key)
+        where = recipe.at(*path, key)
         raise UsageError(f"{where}: {shown(value)}: expected a whole number of at least {low}")
     return value
 
 
-def _router(recipe: Recipe, pool: str, engines: int) -> str:
-    text = re.sub(r"\s+", "", str(recipe.pd[pool]["route"]))
+def _router(recipe: Recipe, path: tuple[str, ...], given: str, engines: int) -> str:
+    text = re.sub(r"\s+", "", given)
     try:
         make_router(text, engines)
     except ConfigError as error:
-        raise UsageError(f"{recipe.at('pd', pool, 'route')}: {error}") from None
+        raise UsageError(f"{recipe.at(*path)}: {error}") from None
     return text
 
 
