@@ -1,7 +1,7 @@
 """tracekit: why is the tail of an LLM service's traffic bad, and which scheduler settings fix it?
 
-``from tracekit.replay import replay`` is the main job, ``tracekit.experiment(...)`` a controlled experiment; the command line is
-``tracekit``. Importing the package loads nothing heavy.
+``from tracekit.replay import replay`` is the main job, ``tracekit.experiment(...)`` a controlled experiment,
+``tracekit.compare(...)`` two runs side by side; the command line is ``tracekit``. Importing the package loads nothing heavy.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tracekit.comparison import compare
     from tracekit.experiments import experiment
 
-__all__ = ["__version__", "experiment"]
+__all__ = ["__version__", "compare", "experiment"]
 
 __version__ = "0.1.0"
 
-_LAZY = {"experiment": "tracekit.experiments"}
+_LAZY = {"compare": "tracekit.comparison", "experiment": "tracekit.experiments"}
 
 
 def __getattr__(name: str) -> Any:

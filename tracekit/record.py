@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,7 @@ class RunRecord:
             "seed": setup.seed,
             "requests": setup.source.total,
             "command": command,
+            "slice": _slice(setup),
             "tracekit_version": __version__,
         }
         constants: dict[str, dict[str, Any]] = {
@@ -187,7 +189,7 @@ class RunRecord:
         return token_gaps(self._table("iterations"), self._table("spans"), outcomes, self._counted())
 
     def _per_request(self, inputs: MatrixInputs) -> dict[str, Any]:
-        columns: dict[str, Any] = {}
+        columns: dict[str, Any] = {"counted": self._counted()}
         for column, labels in (("tenant", inputs.tenants), ("class", inputs.classes)):
             if labels is not None:
                 names = np.array([*labels.names, None], dtype=object)
@@ -199,6 +201,13 @@ class RunRecord:
                 met[inputs.outcomes["request"]] = result.met
                 columns["slo_met"] = met
         return columns
+
+
+def _slice(setup: Setup) -> dict[str, Any]:
+    """What decides which requests come, and when. The seed only where something of it is drawn."""
+    part, placement = setup.source.part, setup.source.placement.kind
+    drawn = part.thin is not None or part.spread_ticks or placement == "poisson"
+    return {**asdict(part), "seed": part.seed if drawn else None, "warmup_ns": setup.warmup_ns, "placement": placement}
 
 
 def _labels(codes: npt.NDArray[np.int32] | None, names: list[str]) -> Labels | None:

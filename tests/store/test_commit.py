@@ -95,6 +95,7 @@ def test_runs_row_comes_back_whole(store: Store) -> None:
         "command": "tracekit replay",
         "matrix": {"ttft": [1, None, "é"]},
         "tracekit_version": "0",
+        "slice": {"window_ns": [0, 5], "limit": None},
     }
     run = commit_run(store, filled_spool(store), row)
     have = load_run(store, run)

@@ -2,4 +2,35 @@
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tracekit.comparison.pairing import NotComparableError, load_pair
+from tracekit.comparison.report import build_comparison, render_comparison
+from tracekit.store import Store
+
+__all__ = ["Comparison", "NotComparableError", "compare"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Comparison:
+    """The comparison's document (``tracekit.comparison/1``) and its text."""
+
+    document: dict[str, Any]
+    text: str
+
+    @property
+    def conclusive(self) -> bool:
+        """Whether the measure that decides differs clearly, or not at all."""
+        return bool(self.document["conclusive"])
+
+
+def compare(run: str | int, other: str | int, *, db: str | Path = "tracekit.duckdb") -> Comparison:
+    """What changes from ``run`` to ``other`` (numbers, names, or ``last``), two replays of the same requests.
+
+    Errors: ``UsageError`` where there is no such run; ``NotComparableError`` where trace, part of it, profile or engine differ.
+    """
+    pair = load_pair(Store(db), str(run), str(other))
+    document = build_comparison(pair)
+    return Comparison(document=document, text=render_comparison(pair, document))

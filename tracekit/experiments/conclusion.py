@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracekit.errors import shown
+from tracekit.experiments.intervals import Interval
 from tracekit.experiments.measures import MEASURES, leading
 from tracekit.experiments.plan import Plan
 from tracekit.experiments.verdicts import CLEAR, Across, Change
 
-__all__ = ["change_text", "conclusive", "holds_lines", "leading_measure", "verdict_line"]
+__all__ = ["change_text", "conclusive", "holds_lines", "interval_text", "leading_measure", "verdict_line"]
 
 _ORDER = ("better", "worse", "higher", "lower")
 
@@ -27,7 +28,12 @@ def conclusive(plan: Plan, changes: Sequence[Change]) -> bool:
 
 def change_text(change: Change) -> str:
     """The change with its interval, as ``+3.1 % (+1.2 to +5.0)``; a dash where there is none."""
-    interval, measure = change.interval, MEASURES[change.measure]
+    return interval_text(change.interval, change.measure)
+
+
+def interval_text(interval: Interval, name: str) -> str:
+    """The same of any interval of the measure called ``name``."""
+    measure = MEASURES[name]
     if interval.estimate is None:
         return "-"
     if interval.low is None or interval.high is None:

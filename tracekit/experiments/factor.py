@@ -131,6 +131,7 @@ def _moved(knob: str, name: str, levels: Sequence[Level]) -> list[str]:
     """Knobs besides the factor that differ between any level and the first. ``UsageError`` where the factor does not."""
     first = _flat(levels[0])
     own = {"num_gpu_blocks"} if knob in SIZING else {knob}
+    own |= {f"pools.{pool}.{each}" for pool in levels[0].policy.engines for each in own}
     moved: list[str] = []
     seen: list[tuple[str, dict[str, Any]]] = [(levels[0].text, first)]
     for level in levels[1:]:

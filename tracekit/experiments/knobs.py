@@ -12,7 +12,7 @@ __all__ = ["differing", "flat_policy", "knob_text"]
 def flat_policy(policy: Mapping[str, Any]) -> dict[str, Any]:
     """Every knob of a policy's ``to_dict`` document, derived ones included; those of ``[scheduler]`` by their bare names.
 
-    Quotas stand per tenant. The SLO is not a knob: it says what is good, not what is done.
+    Quotas stand per tenant, the knobs of separate pools per pool. The SLO is not a knob: it says what is good, not what is done.
     """
     flat = dict(policy["scheduler"])
     for table, knobs in policy.get("rules", {}).items():
@@ -22,6 +22,8 @@ def flat_policy(policy: Mapping[str, Any]) -> dict[str, Any]:
                     flat |= {f"{table}.{knob}.{name}.{each}": limit for each, limit in own.items()}
             else:
                 flat[f"{table}.{knob}"] = value
+    for pool, knobs in policy.get("engines", {}).items():
+        flat |= {f"pools.{pool}.{knob}": value for knob, value in knobs.items()}
     return flat
 
 

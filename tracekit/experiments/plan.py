@@ -111,7 +111,8 @@ class Plan:
             for name in ("trace", "name", "facts", "lines"):
                 del trace[name]
         for level in document["levels"]:
-            level["policy"] = {name: level["policy"][name] for name in ("scheduler", "rules")}
+            for name in ("name", "settings", "slo", "notes"):  # what they lead to counts; the SLO is the level's
+                del level["policy"][name]
         matters = [VERSION, __version__, engine_digest(), list(MEASURES), document]
         return hashlib.sha256(json.dumps(matters, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tracekit.errors import shown
@@ -11,7 +11,7 @@ from tracekit.experiments.measures import MEASURES
 from tracekit.experiments.plan import Cell, Plan
 from tracekit.experiments.verdicts import CLEAR, Across, Change, across_traces, changes_of
 
-__all__ = ["SCHEMA", "build_document", "render_report", "verdicts_of"]
+__all__ = ["SCHEMA", "aligned", "build_document", "render_report", "verdicts_of"]
 
 SCHEMA = "tracekit.experiment/1"
 CONFIDENCE_NOTE = (
@@ -82,13 +82,12 @@ def _table(plan: Plan, level: int, changes: Sequence[Change]) -> list[str]:
         rows.append([measure.label, *sides, change_text(change), verdict, str(interval.n)])
         if change.left_out:
             notes.append(f"  {measure.label}: {change.left_out} windows left out ({change.why})")
-    return [*_aligned([head, *rows]), *notes]
+    return [*aligned([head, *rows]), *notes]
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Text in columns; figures are right-aligned."""
+def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = (1, 2, 5)) -> list[str]:
+    """Lines of text in columns; those whose places are in ``right`` are right-aligned."""
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    right = {1, 2, 5}
     lines = [[cell.rjust(w) if at in right else cell.ljust(w) for at, (cell, w) in enumerate(zip(row, widths, strict=True))]
              for row in rows]  # fmt: skip
     return ["  ".join(line).rstrip() for line in lines]

@@ -71,7 +71,9 @@ CONSTANTS: dict[str, dict[str, str]] = {
 """Columns that a simulator's rows do not have (name -> SQL type). Handed over with the spool's header where they have one value
 for a whole run; NULL where not given."""
 
-PER_REQUEST: dict[str, dict[str, str]] = {"outcomes": {"tenant": "VARCHAR", "class": "VARCHAR", "slo_met": "BOOLEAN"}}
+PER_REQUEST: dict[str, dict[str, str]] = {
+    "outcomes": {"tenant": "VARCHAR", "class": "VARCHAR", "slo_met": "BOOLEAN", "counted": "BOOLEAN"}
+}
 """Columns that are looked up by request when a run is committed; NULL where not given."""
 
 EVENT_TABLES: tuple[str, ...] = tuple(TABLES)
@@ -96,8 +98,10 @@ RUN_COLUMNS: dict[str, str] = {
     "matrix": "JSON",
     "tracekit_version": "VARCHAR",
     "spool": "VARCHAR NOT NULL UNIQUE",
+    "slice": "JSON",
 }
-"""``runs``: one row per run. ``spool`` names the folder it came from, so that no spool is committed twice."""
+"""``runs``: one row per run. ``slice``: which part of the trace was replayed, and how its arrivals were placed. ``spool`` names
+the folder it came from, so that no spool is committed twice."""
 
 _SQL_TYPES = {"<i8": "BIGINT", "<i4": "INTEGER", "<i2": "SMALLINT", "<f8": "DOUBLE", "|b1": "BOOLEAN"}
 
@@ -213,6 +217,11 @@ def _create_experiments(con: DuckDBPyConnection) -> None:
     con.execute(f"CREATE TABLE IF NOT EXISTS experiments ({_columns_sql(EXPERIMENT_COLUMNS)})")
 
 
+def _note_slices(con: DuckDBPyConnection) -> None:
+    con.execute("ALTER TABLE runs ADD COLUMN IF NOT EXISTS slice JSON")
+    _follow_layouts(con)  # which requests were counted
+
+
 MIGRATIONS: tuple[Callable[[DuckDBPyConnection], None], ...] = (
     _create_runs,
     _follow_layouts,
@@ -220,6 +229,7 @@ MIGRATIONS: tuple[Callable[[DuckDBPyConnection], None], ...] = (
     _follow_layouts,
     _create_experiments,
     _follow_layouts,
+    _note_slices,
 )
 """Step ``i`` brings a database from schema version ``i`` to ``i + 1``; append only. Append ``_follow_layouts`` again whenever a
 row layout or a list of names grows."""
