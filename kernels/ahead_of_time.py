@@ -27,7 +27,7 @@ import torch
 import replay_kernels as ops
 from replay_kernels.launch import HOPPER, OLDER, Launches, use_launches
 
-__all__ = ["GEOMETRIES", "Compiled", "Geometry", "compile_all", "main"]
+__all__ = ["GEOMETRIES", "Compiled", "Geometry", "caught_launches", "compile_all", "compile_source", "main"]
 
 
 class Geometry(NamedTuple):
@@ -149,15 +149,15 @@ def compile_all(arch: int = 90, only: str = "", chosen: Launches | None = None, 
                 for call in op_calls(model):
                     call()
             for launch in caught:
-                source, key = _source(launch)
+                source, key = compile_source(launch)
                 if key in seen or only not in f"{model.name} {launch.kernel.__name__}":
                     continue
                 seen.add(key)
                 yield _compiled(model.name, launch, source, arch)
 
 
-def _source(launch: Launch) -> tuple[Any, str]:
-    """What a launch would compile: argument types, constants, and which arguments are multiples of 16."""
+def compile_source(launch: Launch) -> tuple[Any, str]:
+    """What a launch would compile: argument types, constants, which arguments are multiples of 16; and what identifies that."""
     from triton.compiler import ASTSource
 
     signature: dict[str, str] = {}
@@ -171,7 +171,8 @@ def _source(launch: Launch) -> tuple[Any, str]:
             signature[parameter.name], constants[parameter.name] = "constexpr", value
             continue
         signature[parameter.name] = _type_name(value)
-        if special and (isinstance(value, torch.Tensor) or (isinstance(value, int) and value % 16 == 0)):
+        lies = special and not parameter.do_not_specialize_on_alignment
+        if (lies and isinstance(value, torch.Tensor)) or (special and isinstance(value, int) and value % 16 == 0):
             attributes[(place,)] = [["tt.divisibility", 16]]
     options = {name: launch.keywords[name] for name in ("num_warps", "num_stages") if name in launch.keywords}
     key = repr((launch.kernel.__name__, signature, constants, attributes, options))

@@ -11,7 +11,7 @@ from replay_kernels.launch import launches
 __all__ = ["block_copy_kernel", "launch"]
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["pairs"])
 def block_copy_kernel(src, dst, pairs, words, WIDTH: tl.constexpr):
     """Copies WIDTH 32-bit words of one block."""
     pair = tl.program_id(0)

@@ -45,7 +45,8 @@ def paged_decode_attention(
       ``out`` stays untouched and its row of ``block_table`` unread.
     * ``num_splits``: parts one sequence's KV is cut into, 1 to ``MAX_SPLITS``, fixed at launch (a CUDA graph freezes it; the
       lengths are read on the device). More than 1 needs ``scratch`` of at least that many splits and rows. Each value gives the
-      same sums in a different order, so results differ by rounding only. ``launch.num_splits`` proposes one.
+      same sums in a different order, so results differ by rounding only. ``num_splits`` proposes one; no
+      value but the change from 1 to more compiles anything.
 
     ValueError: ``num_splits`` out of range, or no or too small a scratch. The reference has no splits and does not read
     ``num_splits``.

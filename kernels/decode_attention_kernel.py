@@ -7,20 +7,21 @@ import triton
 import triton.language as tl
 
 from replay_kernels.attention_tile import attend_range
-from replay_kernels.decode_attention import DecodeScratch
+from replay_kernels.decode_attention import MAX_SPLITS, DecodeScratch
 from replay_kernels.launch import Tiles, decode_tiles, launches
 from replay_kernels.prefill_attention_kernel import LOG2_E
 
 __all__ = ["decode_kernel", "launch", "merge_kernel"]
 
 
-@triton.jit(do_not_specialize=["stride_table"])
+# Neither the width of the table, nor where the lengths lie, nor the number of splits may set off a compilation in mid-run.
+@triton.jit(do_not_specialize=["stride_table", "splits"], do_not_specialize_on_alignment=["table", "kv_lens"])
 def decode_kernel(
-    out, lse, q, cache, table, kv_lens, scale, stride_out, stride_split, stride_q, stride_block, stride_table,
+    out, lse, q, cache, table, kv_lens, scale, splits, stride_out, stride_split, stride_q, stride_block, stride_table,
     GROUP: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    ROWS: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr,
+    ROWS: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
-    """Split ``s`` takes the ``s``-th run of whole tiles. ``out`` is the result if there is one split, else the scratch.
+    """Split ``s`` takes the ``s``-th run of whole tiles. ``out`` is the result if there is one, else (SPLIT) the scratch.
 
     Lengths are read here, so the grid fits every batch of its size: what a captured graph needs. A split without KV only says
     so, by a log-sum-exp (base 2) of -inf.
@@ -28,7 +29,7 @@ def decode_kernel(
     kv_head, seq, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     kv_len = tl.load(kv_lens + seq)
     if kv_len > 0:
-        share = tl.cdiv(tl.cdiv(kv_len, TILE), SPLITS) * TILE
+        share = tl.cdiv(tl.cdiv(kv_len, TILE), splits) * TILE
         begin = split * share
         end = tl.minimum(begin + share, kv_len)
         head = kv_head * GROUP + tl.arange(0, ROWS)
@@ -46,22 +47,22 @@ def decode_kernel(
             summed = top + tl.log2(total)
         else:
             summed = tl.full((ROWS,), float("-inf"), tl.float32)
-        if SPLITS > 1:
+        if SPLIT:
             place = split * (stride_split // HEAD_DIM) + seq * (stride_out // HEAD_DIM) + head
             tl.store(lse + place, summed, mask=tl.arange(0, ROWS) < GROUP)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"], do_not_specialize_on_alignment=["kv_lens"])
 def merge_kernel(
-    out, partial, lse, kv_lens, stride_out, stride_split,
-    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr,
+    out, partial, lse, kv_lens, splits, stride_out, stride_split,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Weighs the splits of one sequence and head by their log-sum-exp; those without KV are not read."""
+    """Weighs the splits of one sequence and head, at most WIDTH, by their log-sum-exp; those without KV are not read."""
     head, seq = tl.program_id(0), tl.program_id(1)
     if tl.load(kv_lens + seq) > 0:
-        split, dim = tl.arange(0, SPLITS), tl.arange(0, HEAD_DIM)
+        split, dim = tl.arange(0, WIDTH), tl.arange(0, HEAD_DIM)
         row = seq * HEADS + head
-        each = tl.load(lse + split * (stride_split // HEAD_DIM) + row)
+        each = tl.load(lse + split * (stride_split // HEAD_DIM) + row, mask=split < splits, other=float("-inf"))
         weight = tl.exp2(each - tl.max(each, 0))
         where = partial + (split.to(tl.int64) * stride_split + row * HEAD_DIM)[:, None] + dim[None, :]
         values = tl.load(where, mask=(each > float("-inf"))[:, None], other=0.0)
@@ -91,14 +92,14 @@ def launch(
     split = num_splits > 1 and scratch is not None
     partial, lse = scratch if split and scratch is not None else (out, out)
     decode_kernel[(kv_heads, seqs, num_splits)](
-        partial, lse, q, kv_cache, block_table, kv_lens, scale * LOG2_E,
+        partial, lse, q, kv_cache, block_table, kv_lens, scale * LOG2_E, num_splits,
         heads * head_dim if split else out.stride(0), partial.stride(0) if split else 0,
         q.stride(0), kv_cache.stride(0), block_table.stride(0),
         GROUP=group, KV_HEADS=kv_heads, HEAD_DIM=head_dim, BLOCK_SIZE=block_size, ROWS=tiles.rows, TILE=tiles.tile,
-        SPLITS=num_splits, num_warps=tiles.warps, num_stages=tiles.stages,
+        SPLIT=split, num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     if split:
         merge_kernel[(heads, seqs)](
-            out, partial, lse, kv_lens, out.stride(0), partial.stride(0),
-            HEADS=heads, HEAD_DIM=head_dim, SPLITS=num_splits, num_warps=1,
+            out, partial, lse, kv_lens, num_splits, out.stride(0), partial.stride(0),
+            HEADS=heads, HEAD_DIM=head_dim, WIDTH=MAX_SPLITS, num_warps=1,
         )  # fmt: skip

@@ -14,8 +14,8 @@ __all__ = ["LOG2_E", "launch", "prefill_kernel"]
 LOG2_E = 1.4426950408889634
 
 
-# A batch's longest sequence sets the width of its table: it must not set off a compilation.
-@triton.jit(do_not_specialize=["stride_table"])
+# The width of the table and where the index arrays lie change from batch to batch: neither may set off a compilation.
+@triton.jit(do_not_specialize=["stride_table"], do_not_specialize_on_alignment=["table", "starts", "kv_lens"])
 def prefill_kernel(
     out, q, cache, table, starts, kv_lens, scale, stride_out, stride_q, stride_block, stride_table,
     GROUP: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,

@@ -24,7 +24,7 @@ def _turned(where, inside, cos, sin, weight, eps, HALF: tl.constexpr, NORMED: tl
     return first * cos - second * sin, second * cos + first * sin
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["positions", "slots"])
 def rope_kv_write_kernel(
     q, k, v, positions, slots, cos_sin, cache, q_weight, k_weight, eps, stride_q, stride_k, stride_v, stride_block,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,

@@ -27,7 +27,7 @@ def _mixed(bits):
     return _finish(bits ^ (bits >> 16))
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["temperature", "seed", "position"])
 def gumbel_kernel(
     best,
     where_best,
@@ -67,7 +67,7 @@ def gumbel_kernel(
     tl.store(where_best + row * RUNS + run, tl.min(tl.where(top == highest, token_of_top, VOCAB - 1), 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["out"])
 def best_run_kernel(out, best, where_best, RUNS: tl.constexpr, WIDTH: tl.constexpr, VOCAB: tl.constexpr):
     """The best of a row's runs; WIDTH is RUNS rounded up to a power of two."""
     row, run = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)

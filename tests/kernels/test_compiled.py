@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="the extra [engine] is not installed")
+torch = pytest.importorskip("torch", reason="the extra [engine] is not installed")
 triton = pytest.importorskip("triton", reason="the extra [engine] is not installed")
 
-from replay_kernels.ahead_of_time import GEOMETRIES  # noqa: E402
-from replay_kernels.launch import HOPPER  # noqa: E402
+import replay_kernels as ops  # noqa: E402
+from replay_kernels.ahead_of_time import GEOMETRIES, caught_launches, compile_source  # noqa: E402
+from replay_kernels.launch import HOPPER, use_launches  # noqa: E402
 from tests.kernels.triton_runs import BUILD, lines_of  # noqa: E402
 
 __all__: list[str] = []
@@ -85,3 +88,47 @@ def test_memory_is_read_sixteen_bytes_at_a_time(compiled: list[dict[str, Any]]) 
             assert one["wide_copies"] > 0, one
         elif one["kernel"] != "best_run_kernel":
             assert one["wide_loads"] > 0, one
+
+
+@pytest.mark.skipif(bool(os.environ.get("TRITON_INTERPRET")), reason="TRITON_INTERPRET is set: nothing is compiled")
+def test_no_batch_compiles_what_another_has_not() -> None:
+    """Batches differ in sequences, tokens, table width and splits; only two of all these choices may compile anew."""
+
+    def keys(seqs: int, width: int, longest: int, splits: int) -> set[str]:
+        meta = partial(torch.empty, device="meta")
+        q, cache = meta(seqs, 8, 64, dtype=torch.bfloat16), meta(99, 2, 16, 2, 64, dtype=torch.bfloat16)
+        table, lens = meta(seqs, width, dtype=torch.int32), meta(seqs, dtype=torch.int32)
+        starts, keys = meta(seqs + 1, dtype=torch.int32), meta(seqs, dtype=torch.int64)
+        scratch = ops.decode_scratch(seqs, 8, 64, "meta")
+        with caught_launches() as caught, use_launches(HOPPER), ops.use_backend("triton"):
+            ops.paged_prefill_attention(q, q, cache, table, starts, lens, max_query_len=longest)
+            ops.paged_decode_attention(q, q, cache, table, lens, scratch, num_splits=splits)
+            ops.rms_norm(meta(seqs, 512), meta(512), eps=1e-6)
+            ops.silu_mul(meta(seqs, 512))
+            ops.gumbel_argmax(meta(seqs, 1000), meta(seqs), keys, keys)
+            ops.qk_norm_rope_kv_write(q, q[:, :2], q[:, :2], keys, keys, meta(width, 64), cache)
+        return {compile_source(launch)[1] for launch in caught}
+
+    whole = keys(16, 16, 64, 2)
+    for seqs, width, longest, splits in ((1, 1, 1, 16), (17, 5, 33, 4), (64, 128, 512, 8)):
+        assert keys(seqs, width, longest, splits) == whole
+    assert len(keys(16, 16, 64, 1) - whole) == 1, "decode without splits"
+    assert len(keys(16, 16, 4096, 2) - whole) == 1, "a long prefill"
+
+
+@pytest.mark.skipif(bool(os.environ.get("TRITON_INTERPRET")), reason="TRITON_INTERPRET is set: nothing is compiled")
+def test_where_an_index_lies_compiles_nothing() -> None:
+    """Index arrays are views into one packed buffer: they start at any multiple of four bytes."""
+    by_module = {
+        "prefill_attention_kernel": ["prefill_kernel"],
+        "decode_attention_kernel": ["decode_kernel", "merge_kernel"],
+        "rope_kv_write_kernel": ["rope_kv_write_kernel"],
+        "sampling_kernel": ["gumbel_kernel"],
+        "block_copy_kernel": ["block_copy_kernel"],
+    }
+    for module, names in by_module.items():
+        for name in names:
+            parameters = getattr(importlib.import_module(f"replay_kernels.{module}"), name).params
+            indexes = {"table", "starts", "kv_lens", "positions", "slots", "temperature", "seed", "position", "pairs"}
+            found = [each for each in parameters if each.name in indexes]
+            assert found and all(each.do_not_specialize_on_alignment for each in found), name
