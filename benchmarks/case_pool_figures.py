@@ -28,9 +28,9 @@ def phase_share(phase: Phase) -> Of:
 
 def _pool(run: CaseRun, name: str) -> list[npt.NDArray[np.void]]:
     """The iterations of each engine of a pool."""
-    prefill = run.policy.rules.pd.prefill
-    sinks = run.sinks[:prefill] if name == "prefill" else run.sinks[prefill:]
-    return [sink.table("iterations") for sink in sinks]
+    pd, rows = run.policy.rules.pd, run.iterations
+    numbers = range(pd.prefill) if name == "prefill" else range(pd.prefill, pd.prefill + pd.decode)
+    return [rows[rows["replica"] == number] for number in numbers]
 
 
 def busy(name: str, of: Callable[[list[float]], float]) -> Of:

@@ -41,8 +41,7 @@ Floats = npt.NDArray[np.float64]
 class CaseRun:
     """Outcomes in the order of the requests, all event tables, the sums.
 
-    ``sinks``: the rows of each engine, prefill engines first, or those of a whole fleet; ``iterations`` and ``totals`` are those
-    of the first.
+    With several engines rows have a ``replica``, prefill engines first. ``totals`` are those of all replicas of a fleet.
     """
 
     case: str
@@ -51,16 +50,16 @@ class CaseRun:
     source: TraceSource
     outcomes: Rows
     totals: RunTotals
-    sinks: list[MemorySink] = field(repr=False)
+    sink: MemorySink = field(repr=False)
 
     @cached_property
     def iterations(self) -> Rows:
-        return self.sinks[0].table("iterations")
+        return self.sink.table("iterations")
 
     @cached_property
     def spans(self) -> Rows:
         """In the order of a request's life, request after request."""
-        spans = np.concatenate([sink.table("spans") for sink in self.sinks])
+        spans = self.sink.table("spans")
         return spans[np.lexsort((spans["start_ns"], spans["request"]))]
 
     def of_class(self, name: str | None) -> npt.NDArray[np.bool_]:
@@ -132,33 +131,33 @@ def runs_of(case: str, folder: Path, draw: int = 0) -> Iterator[CaseRun]:
         profile = load_profile(own.get("profile", built.profile))
         policy = load_policy(own.get("policy", built.policy), profile)
         source = TraceSource.from_loaded(read_trace(own.get("trace", built.trace)))
-        how, totals, sinks = _replayed(source, policy, profile.latency, built.fleets.get(name))
-        outcomes = np.concatenate([sink.table("outcomes") for sink in sinks])
+        sink = MemorySink()
+        how, totals = _replayed(source, policy, profile.latency, built.fleets.get(name), sink)
+        outcomes = sink.table("outcomes")
         outcomes = outcomes[np.argsort(outcomes["request"])]
         finished = int((outcomes["state"] == RequestState.finished).sum())
         if how != "finished" or finished != source.total or len(outcomes) != source.total:
             raise RuntimeError(f"{case}, {name}: ended {how} with {finished} of {source.total} requests")
-        yield CaseRun(case=case, variant=name, policy=policy, source=source, outcomes=outcomes, totals=totals, sinks=sinks)
+        yield CaseRun(case=case, variant=name, policy=policy, source=source, outcomes=outcomes, totals=totals, sink=sink)
 
 
 def _replayed(
-    source: TraceSource, policy: Policy, latency: Latency, fleet: tuple[int, str] | None
-) -> tuple[str, RunTotals, list[MemorySink]]:  # fmt: skip
-    """How it ended, the first engine's sums (all replicas' of a fleet), and every engine's rows (one sink for a fleet)."""
+    source: TraceSource, policy: Policy, latency: Latency, fleet: tuple[int, str] | None, sink: MemorySink
+) -> tuple[str, RunTotals]:
+    """How it ended, and the sums."""
 
     def executor(config: SchedulerConfig) -> SimExecutor:
         return SimExecutor(latency, asynchronous=config.async_scheduling)
 
+    config, rules = policy.scheduler, policy.rules
+    replay: Replay | FleetReplay | PdReplay
     if fleet is not None:
-        sink, made = MemorySink(), [executor(policy.scheduler) for _ in range(fleet[0])]
-        router = make_router(fleet[1], fleet[0], blocks=policy.scheduler.usable_blocks)
-        several = FleetReplay(source, policy.scheduler, made, router, sink, rules=policy.rules)
-        return several.run(), several.totals, [sink]
-    pd = policy.rules.pd
-    sinks = [MemorySink() for _ in range(pd.prefill + pd.decode or 1)]
-    if not pd.prefill:
-        replay = Replay(source, policy.scheduler, executor(policy.scheduler), sinks[0], rules=policy.rules)
-        return replay.run(), replay.totals, sinks
-    block = KV_BYTES * policy.scheduler.block_size
-    pools = PdReplay(source, policy.engines, executor, sinks.__getitem__, rules=policy.rules, kv_block_bytes=block)
-    return pools.run(), pools.engines[0].recorder.totals, sinks
+        router = make_router(fleet[1], fleet[0], blocks=config.usable_blocks)
+        replay = FleetReplay(source, config, [executor(config) for _ in range(fleet[0])], router, sink, rules=rules)
+    elif rules.pd.prefill:
+        engines = [*["prefill"] * rules.pd.prefill, *["decode"] * rules.pd.decode]
+        executors = [executor(policy.engines[pool]) for pool in engines]
+        replay = PdReplay(source, policy.engines, executors, sink, rules=rules, kv_block_bytes=KV_BYTES * config.block_size)
+    else:
+        replay = Replay(source, config, executor(config), sink, rules=rules)
+    return replay.run(), replay.totals
