@@ -17,6 +17,7 @@ from replay_engine.tables import TABLES
 from replay_engine.types import Displaced
 from tests.engine.test_front_door import Asked
 from tests.engine.test_policies import run
+from tests.engine.test_resuming import in_pieces
 
 __all__: list[str] = []
 
@@ -86,6 +87,16 @@ def cases(first: int, count: int) -> list[Case]:
         if len(found) == count:
             break
     return found
+
+
+def test_pieces_under_pressure_write_the_same_bytes() -> None:
+    for number, (rows, config, rules, latency) in enumerate(cases(1_000_000, 100)):
+        rules = replace(rules, client=Client())
+        _, whole, how = run(rows, config, rules, latency)
+        pieces, ended = in_pieces(rows, config, rules, latency, [0, -1, 700][number % 3 :] + [0], coast=True)
+        assert ended == how, number
+        for table in TABLES:
+            assert pieces.table(table).tobytes() == whole.table(table).tobytes(), (number, table)
 
 
 @pytest.mark.parametrize("part", range(4))
