@@ -123,15 +123,15 @@ class Coaster:
                 standing = standing_refusal(state)
                 if standing is None or not count:
                     break
-                steady, queue_row = True, (len(waiting), standing[0], waiting.head().index, standing[1])
+                head = waiting.head().index
+                steady, queue_row = True, (len(waiting), standing[0], head, standing[1])
                 if isinstance(waiting, FairQueue):
-                    until = waiting.first_until()
+                    until = waiting.first_until(head)
             elif steady and waiting:
                 if isinstance(waiting, FairQueue):
                     waiting.shares.tick = it + 1
-                    steady = not waiting.ages and waiting.head().index == queue_row[2]
-                    if steady:
-                        until = waiting.first_until()
+                    until = waiting.first_until(queue_row[2])
+                    steady = until > it
                 else:
                     steady = waiting.head().index == queue_row[2]
             if fixed:
@@ -218,14 +218,14 @@ class Coaster:
                 state.now = made
                 if shares is not None:
                     shares.tick, shares.now_ns = it, made
-                entered, refused, need, _ = admit_plain(state, spare, fetched)
+                entered, refused, need, still, _ = admit_plain(state, spare, fetched)
                 if not count and not entered and plan is None:
                     state.it = it - 1
                     break
                 steady, lack = not refused, 0
-                if refused:
-                    head = waiting.head().index
-                    steady, lack = lasting(state, refused, need)
+                if still is not None:
+                    head = still.index
+                    steady, lack = lasting(state, still, refused, need)
             else:
                 steady, lack = True, 0
             decodes.kv = kv

@@ -45,10 +45,9 @@ def serve_explicit(state: State, growing: dict[int, Sequence], made: int) -> tup
     return plan, spare, grants
 
 
-def lasting(state: State, refused: int, need: int) -> tuple[bool, int]:
-    """Whether the head, just refused by ``admit_plain``, stays so while members of the decode set take blocks and nothing else
+def lasting(state: State, head: Sequence, refused: int, need: int) -> tuple[bool, int]:
+    """Whether ``head``, just refused by ``admit_plain``, stays so while members of the decode set take blocks and nothing else
     happens; and, where only more free blocks than that would change it, how many it lacks whatever happens (else 0)."""
-    head = state.waiting.head()
     if (refused == _FULL_ISL and state.counted) or (refused == _FREE and head.state == _SWAPPED):
         return True, need - state.reserve
     return refused == _SEATS or (refused == _FULL_ISL and head is state.memo_head), 0

@@ -31,7 +31,8 @@ class DecodeSet:
         self.calendar: dict[int, list[Sequence]] = {}
 
     def join(self, seq: Sequence, iteration: int) -> None:
-        """``seq`` has computed all its known tokens in ``iteration`` and decodes from the next one on."""
+        """``seq`` has computed all its known tokens in ``iteration`` and decodes from the next one on. Its first token is not
+        the set's: ``shares`` are told of both by the caller."""
         comp = seq.comp
         origin = seq.origin = iteration - comp
         seq.state = _DECODE
@@ -46,8 +47,6 @@ class DecodeSet:
             self.calendar[end] = [seq]
         else:
             leaving.append(seq)
-        if self.shares is not None:
-            self.shares.joined(seq, iteration)
 
     def leave(self, seq: Sequence, comp: int, served: int) -> None:
         """``seq`` leaves with ``comp`` computed tokens, ``served`` being its last iteration; a stale calendar entry is

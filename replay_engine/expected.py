@@ -93,7 +93,11 @@ class ExpectedOutput:
         guess = request.predicted_tokens if self._source != "quantile" else None
         if guess is None:
             guess = self._quantile.value()
-        return max(min(UNKNOWN_OUTPUT if guess is None else guess, most), 1)
+            if guess is None:
+                guess = UNKNOWN_OUTPUT
+        if guess > most:
+            guess = most
+        return guess if guess > 1 else 1
 
 
 def least_prefill(request: Request, *, caching: bool) -> int:

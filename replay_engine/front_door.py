@@ -8,7 +8,8 @@ plus what came since.
 
 from __future__ import annotations
 
-import heapq
+import bisect
+from collections import deque
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
@@ -21,9 +22,10 @@ from replay_engine.rules import FrontDoorRules, Rules
 from replay_engine.tables import Decision, OutcomeReason, Verdict
 from replay_engine.types import Request
 
-__all__ = ["DoorFacts", "FrontDoor"]
+__all__ = ["ADMIT", "DoorFacts", "FrontDoor"]
 
-_ADMIT = Verdict(Decision.admit)
+ADMIT = Verdict(Decision.admit)
+"""Let in as it is; always this very object."""
 _TIMES = ("queue_timeout_s", "timeout_s")
 
 
@@ -60,8 +62,9 @@ class FrontDoor:
         self._expected = ExpectedOutput(own, config.max_model_len)
         self._quotas = Quotas(own, facts.tenants) if Quotas.wanted(own) else None
         self.follows = self._quotas is not None or own.max_expected_tokens is not None
-        self._ended: list[tuple[int, int, int]] = []
-        """Ends that later requests may not know of yet: when, whose, and the tokens of a complete answer (else -1)."""
+        self._ended: deque[tuple[int, int, int]] = deque()
+        """Ends that later requests may not know of yet, in time order: when, whose, and the tokens of a complete answer (else
+        -1)."""
         self._first_token: FirstTokenBound | None = None
         self._slo_ns = facts.ttft_slo_ns
         if own.reject_hopeless:
@@ -75,9 +78,9 @@ class FrontDoor:
         if prompt > self._longest:
             return _reject(OutcomeReason.prompt_too_long, prompt, self._longest)
         if not self.active:
-            return _ADMIT
-        while self._ended and self._ended[0][0] <= at:
-            self._take_note(*heapq.heappop(self._ended))
+            return ADMIT
+        if self._ended:
+            self._catch_up(at)
         rules = self._rules
         if rules.max_prompt_tokens is not None and prompt > rules.max_prompt_tokens:
             return _reject(OutcomeReason.prompt_limit, prompt, rules.max_prompt_tokens)
@@ -97,23 +100,31 @@ class FrontDoor:
             return _reject(*over)
         if cut is not None:
             self._degrade(request)
-        return cut or _ADMIT
+        return cut or ADMIT
 
     def ended(self, request: Request, at: int, tokens: int) -> None:
         """A request that was let in ended at ``at`` (ns), with a complete answer of ``tokens``, or (-1) without."""
-        heapq.heappush(self._ended, (at, request.tenant, -1 if request.degraded else tokens))
+        ends, entry = self._ended, (at, request.tenant, -1 if request.degraded else tokens)
+        if ends and at < ends[-1][0]:
+            bisect.insort(ends, entry)
+        else:
+            ends.append(entry)
 
-    def _take_note(self, _: int, tenant: int, tokens: int) -> None:
-        if tokens > 0:
-            self._expected.learn(tokens)
-        if self._quotas is not None:
-            self._quotas.left(tenant)
+    def _catch_up(self, at: int) -> None:
+        """What has ended up to ``at`` (ns) is known."""
+        ends, quotas = self._ended, self._quotas
+        while ends and ends[0][0] <= at:
+            _, tenant, tokens = ends.popleft()
+            if tokens > 0:
+                self._expected.learn(tokens)
+            if quotas is not None:
+                quotas.left(tenant)
 
     def _full(self, request: Request) -> Verdict | None:
         """Whether the queue, or the KV cache, has room for it."""
         rules, view = self._rules, self._view
-        if rules.max_queued_reqs is not None and view.requests() >= rules.max_queued_reqs:
-            return _reject(OutcomeReason.queue_requests, view.requests(), rules.max_queued_reqs)
+        if rules.max_queued_reqs is not None and (queued := view.requests()) >= rules.max_queued_reqs:
+            return _reject(OutcomeReason.queue_requests, queued, rules.max_queued_reqs)
         if rules.max_queued_tokens is not None:
             tokens = view.tokens() + request.prompt_tokens
             if tokens > rules.max_queued_tokens:

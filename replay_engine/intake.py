@@ -6,7 +6,7 @@ from collections.abc import Sequence as SequenceOf
 from typing import Protocol
 
 from replay_engine.arrivals import Calendar, EventKind
-from replay_engine.front_door import DoorFacts, FrontDoor
+from replay_engine.front_door import ADMIT, DoorFacts, FrontDoor
 from replay_engine.handover import FETCH, Desk
 from replay_engine.held_back import HeldBack
 from replay_engine.queue_view import QueueView
@@ -92,15 +92,17 @@ class Intake:
 
     def retire(self, finished: SequenceOf[Sequence]) -> None:
         """``finished`` have got their last token."""
-        client = self._client
-        plain = not self._calendar.has_followers and self._held is None and not self._front_door.follows and client is None
+        client, live, door = self._client, self.live, self._front_door
+        plain, follows = not self._calendar.has_followers and self._held is None and client is None, door.follows
         for seq in finished:
-            self.live.pop(seq.index, None)
+            live.pop(seq.index, None)
             request, at = seq.request, seq.last_token_ns
             if seq.state == _HELD and self._desk is not None:
                 self._desk.computed(seq, at)
                 continue
             if plain and at <= request.expires_ns:
+                if follows:
+                    door.ended(request, at, seq.output_limit)
                 continue
             if at > request.expires_ns:
                 at = request.expires_ns
@@ -139,23 +141,26 @@ class Intake:
         """``request`` comes to the front door at ``at``."""
         door = self._front_door
         verdict = door.decide(request, at)
-        if door.active or verdict.decision != Decision.admit:
+        if door.active or verdict is not ADMIT:
             self._recorder.decision(at, request.index, verdict)
-        if verdict.decision == Decision.reject:
-            self._recorder.spans.never_started(
-                request.index, request.arrival_ns, request.prompt_tokens, RequestState.rejected, verdict.reason, request.attempt
-            )
-            self._abandon(request.index, at)
-            if self._held is not None:
-                self._calendar.add(at, EventKind.slot, request.index)
-            if self._client is not None:
-                self._client.ended(request, self._now, completed=False)
+        if verdict is not ADMIT and verdict.decision == Decision.reject:
+            self._turned_away(request, at, verdict)
             return
         seq = self.live[request.index] = self._scheduler.add(request, self._calendar.keys(request))
         seq.phase_start_ns = at
         if self._desk is not None and seq.handover == FETCH:
             self._desk.entered(seq, at)
         self._view.came(seq)
+
+    def _turned_away(self, request: Request, at: int, verdict: Verdict) -> None:
+        self._recorder.spans.never_started(
+            request.index, request.arrival_ns, request.prompt_tokens, RequestState.rejected, verdict.reason, request.attempt
+        )
+        self._abandon(request.index, at)
+        if self._held is not None:
+            self._calendar.add(at, EventKind.slot, request.index)
+        if self._client is not None:
+            self._client.ended(request, self._now, completed=False)
 
     def _slot_frees(self, at: int) -> None:
         held = self._held

@@ -17,12 +17,13 @@ _BUDGET, _SEATS, _WHOLE = int(Refusal.token_budget), int(Refusal.max_num_seqs), 
 _FREE, _FULL_ISL, _WATERMARK = int(Refusal.kv_free), int(Refusal.kv_full_isl), int(Refusal.kv_watermark)
 
 
-def admit_plain(state: State, spare: int, fetched: list[Fetched]) -> tuple[list[Entry], int, int, bool]:
+def admit_plain(state: State, spare: int, fetched: list[Fetched]) -> tuple[list[Entry], int, int, Sequence | None, bool]:
     """Admit from the head of the queue while ``spare`` budget, seats and blocks last (``State.plain`` holds).
 
     Returns who entered, why the head now stands refused (a ``Refusal`` code, 0: nobody waits), the blocks it wants, reserve
-    included, and whether that is known from an earlier look. Whoever entered is not in ``State.loose``: most have nothing left
-    after this iteration. Those whose KV has to come back from the host are added to ``fetched``: they compute nothing yet.
+    included, the head, and whether that is known from an earlier look. Whoever entered is not in ``State.loose``: most have
+    nothing left after this iteration. Those whose KV has to come back from the host are added to ``fetched``: they compute
+    nothing yet.
     """
     waiting, running, pool, size, shares = state.waiting, state.running, state.pool, state.size, state.shares
     counted = state.counted
@@ -30,18 +31,18 @@ def admit_plain(state: State, spare: int, fetched: list[Fetched]) -> tuple[list[
     hit = revived = 0
     while waiting:
         if spare <= 0:
-            return entered, _BUDGET, 0, False
+            return entered, _BUDGET, 0, waiting.head(), False
         if len(running) >= state.seats:
-            return entered, _SEATS, 0, False
+            return entered, _SEATS, 0, waiting.head(), False
         seq = waiting.head()
         free = pool.free
         reserve = state.reserve if running else 0
         if seq is state.memo_head and running and state.memo_lack - (pool.changes - state.memo_changes) > free:
-            return entered, _FULL_ISL, state.memo_lack + state.reserve, True
+            return entered, _FULL_ISL, state.memo_lack + state.reserve, seq, True
         if seq.state == _SWAPPED:
             need = seq.nblocks + reserve
             if need > free:
-                return entered, (_FREE if seq.nblocks > free else _WATERMARK), need, False
+                return entered, (_FREE if seq.nblocks > free else _WATERMARK), need, seq, False
             fetched.append(_fetch(state, seq))
             continue
         nt = seq.nt
@@ -51,18 +52,18 @@ def admit_plain(state: State, spare: int, fetched: list[Fetched]) -> tuple[list[
         left = tokens = nt - cached
         if tokens > spare:
             if not state.chunked:
-                return entered, _WHOLE, 0, False
+                return entered, _WHOLE, 0, seq, False
             tokens = spare
         whole = -(-nt // size) - hit + revived
         if whole + reserve > free and state.full_isl:
             if whole <= free:
-                return entered, _WATERMARK, whole + reserve, False
+                return entered, _WATERMARK, whole + reserve, seq, False
             if state.chunked:
                 state.memo_head, state.memo_lack, state.memo_changes = seq, whole, pool.changes
-            return entered, _FULL_ISL, whole + reserve, False
+            return entered, _FULL_ISL, whole + reserve, seq, False
         need = whole if tokens == left else -(-(cached + tokens) // size) - hit + revived
         if need + reserve > free:
-            return entered, (_FREE if need > free else _WATERMARK), need + reserve, False
+            return entered, (_FREE if need > free else _WATERMARK), need + reserve, seq, False
         waiting.pop()
         state.memo_head = None
         if counted:
@@ -82,15 +83,13 @@ def admit_plain(state: State, spare: int, fetched: list[Fetched]) -> tuple[list[
         seq.chunk = True
         entered.append((seq, tokens, cached))
         spare -= tokens
-    return entered, 0, 0, False
+    return entered, 0, 0, None, False
 
 
 def admit_into(state: State, plan: BatchPlan, spare: int, grants: list[tuple[Sequence, int]]) -> None:
     """``admit_plain`` into a plan and its grants."""
     fetched: list[Fetched] = []
-    entered, plan.refused_by, plan.refused_need, plan.refused_again = admit_plain(state, spare, fetched)
-    if plan.refused_by:
-        plan.refused = state.waiting.head()
+    entered, plan.refused_by, plan.refused_need, plan.refused, plan.refused_again = admit_plain(state, spare, fetched)
     if entered:
         plan.admitted = [(seq, cached, seq.num_preemptions > 0) for seq, _, cached in entered]
         plan.hit_tokens = sum(cached for _, _, cached in entered)
@@ -146,7 +145,7 @@ def compute(state: State, entered: list[Entry], it: int, ending: list[Sequence])
             state.loose[seq.ticket] = seq
             continue
         if shares is not None:
-            shares.token(seq)
+            shares.sampled(seq, it, decodes=comp != seq.total)
         seq.chunk = False
         if comp == seq.total:
             seq.state = _DRAIN

@@ -11,6 +11,7 @@ from replay_engine.types import BatchPlan, Displaced, SeqState, Sequence
 __all__ = ["computed_before", "end_loading", "free_idle", "leave_batch", "make_room", "pick_victim", "preempt", "to_loose"]
 
 _WAIT, _LOOSE, _DECODE, _DRAIN, _GONE, _PAUSED, _SWAPPED, _LOADING = (int(s) for s in list(SeqState)[:8])
+_RECOMPUTE, _SWAP, _PAUSE, _EVICTED = (int(d) for d in Displaced)
 
 
 def computed_before(state: State, seq: Sequence) -> int:
@@ -75,13 +76,13 @@ def preempt(state: State, plan: BatchPlan, seq: Sequence, granted: int, *, for_s
     seq.ticket = -1
     if not was_draining:  # else its last token is under way: it ends without having to come back
         seq.num_preemptions += 1
-    lost, how, copy_ns = comp, Displaced.recompute, 0
+    lost, how, copy_ns = comp, _RECOMPUTE, 0
     if mode == "pause" and for_seat:
-        lost, how = 0, Displaced.pause
+        lost, how = 0, _PAUSE
         seq.state, seq.comp, seq.nblocks, seq.nreg = _PAUSED, comp, held, registered
         state.paused[seq.index] = seq
     elif mode == "swap" and comp and (out := state.host.put(held)) is not None:
-        lost, how, copy_ns = 0, Displaced.swap, out
+        lost, how, copy_ns = 0, _SWAP, out
         state.pool.release(seq, held, 0, resumes=False)
         seq.state, seq.comp, seq.nblocks = _SWAPPED, comp, held
         plan.link_ns += out
@@ -90,7 +91,7 @@ def preempt(state: State, plan: BatchPlan, seq: Sequence, granted: int, *, for_s
     state.waiting.push_preempted(seq)
     plan.preempted = [*plan.preempted, (seq, lost)]
     if how:
-        plan.displaced = [*plan.displaced, (seq, int(how), copy_ns)]
+        plan.displaced = [*plan.displaced, (seq, how, copy_ns)]
 
 
 def _make_explicit(state: State, seq: Sequence, comp: int, granted: int) -> tuple[int, int, bool]:
@@ -129,7 +130,7 @@ def free_idle(state: State, plan: BatchPlan, keep: Sequence | None = None) -> bo
             del state.paused[seq.index]
             lost = seq.comp
             _drop(state, seq, lost, seq.nblocks, seq.nreg)
-            plan.displaced = [*plan.displaced, (seq, int(Displaced.evicted), lost)]
+            plan.displaced = [*plan.displaced, (seq, _EVICTED, lost)]
             state.memo_head = None
             return True
     return False

@@ -63,19 +63,16 @@ class FcfsQueue(deque[Sequence]):
 Key = Callable[[Request], Any]
 
 
-class KeyedQueue:
-    """A heap by ``(key, arrival, request id as text)``, small first. Removal is lazy."""
+class KeyedQueue(set[Sequence]):
+    """A heap by ``(key, arrival, request id as text)``, small first. Removal is lazy. A set of those who wait itself: whether
+    anybody does is asked all the time."""
 
-    __slots__ = ("_gone", "_heap", "_key", "_length")
+    __slots__ = ("_gone", "_heap", "_key")
 
     def __init__(self, key: Key) -> None:
         self._key = key
         self._heap: list[tuple[Any, float, str, int, Sequence]] = []
         self._gone: set[int] = set()
-        self._length = 0
-
-    def __len__(self) -> int:
-        return self._length
 
     def _entry(self, seq: Sequence) -> tuple[Any, float, str, int, Sequence]:
         return self._key(seq.request), seq.arrival_order, seq.request_id, seq.index, seq
@@ -90,7 +87,7 @@ class KeyedQueue:
             self._heap = [old for old in self._heap if old[3] != seq.index]
             heapq.heapify(self._heap)
         heapq.heappush(self._heap, entry)
-        self._length += 1
+        self.add(seq)
 
     push_preempted = push
 
@@ -102,80 +99,77 @@ class KeyedQueue:
     def pop(self) -> Sequence:
         seq = self.head()
         heapq.heappop(self._heap)
-        self._length -= 1
+        self.discard(seq)
         return seq
 
     def remove(self, seq: Sequence) -> None:
         self._gone.add(seq.index)
-        self._length -= 1
+        self.discard(seq)
 
     def in_order(self) -> Iterator[Sequence]:
         return (entry[4] for entry in sorted(self._heap, key=lambda e: e[:4]) if entry[3] not in self._gone)
 
 
-class FairQueue:
+class FairQueue(set[Sequence]):
     """First come first served within a tenant; the tenant with the smallest virtual counter first (VTC, Sheng et al., OSDI
-    2024).
+    2024). A set of those who wait itself.
 
     With aging a waiting head's counter is lowered by 1,000 tokens for every ``aging_s`` it waits. Costs O(tenants that wait) a
     look.
     """
 
-    __slots__ = ("_aging_ns", "_changes", "_found", "_length", "_queues", "_seen", "shares")
+    __slots__ = ("_aging_ns", "_changes", "_found", "_from", "_queues", "_tied", "_until", "shares")
 
     def __init__(self, shares: FairShares, aging_s: float | None) -> None:
         self.shares = shares
         self._queues: dict[int, deque[Sequence]] = {}
-        self._length = 0
+        shares.waiting = self._queues
         self._aging_ns = None if aging_s is None else aging_s * _NS
-        self._changes = 0
-        self._seen = (-1, -1, -1)
         self._found = 0
-        """Who was first when what ``_seen`` counts was last looked at."""
-
-    @property
-    def ages(self) -> bool:
-        """Whether waiting lowers a counter."""
-        return self._aging_ns is not None
-
-    def __len__(self) -> int:
-        return self._length
+        self._from, self._until = 0, -1
+        """The iterations in which ``_found`` is surely first, as long as nobody is charged differently."""
+        self._changes = 0
+        self._tied = False
 
     def push(self, seq: Sequence) -> None:
         self._queue_of(seq).append(seq)
 
     def push_preempted(self, seq: Sequence) -> None:
         self._queue_of(seq).appendleft(seq)
+        if self._tied:
+            self._until = -1
 
     def _queue_of(self, seq: Sequence) -> deque[Sequence]:
         tenant = seq.request.tenant
         queue = self._queues.get(tenant)
         if queue is None:
-            self.shares.comes(tenant, self._queues)
+            shares, floor = self.shares, None
+            if self._queues:
+                others = self._queues if self._aging_ns is not None else (self._first(),)
+                floor = min(map(shares.counter, others))
+            shares.comes(tenant, floor)
             queue = self._queues[tenant] = deque()
-        self._length += 1
-        self._changes += 1
+        self.add(seq)
         return queue
 
     def _first(self) -> int:
-        if self._aging_ns is not None:
-            return self._least()
-        seen = (self.shares.tick, self.shares.changes, self._changes)
-        if seen != self._seen:
-            self._seen, self._found = seen, self._least()
+        shares = self.shares
+        if self._changes != shares.changes or not self._from <= shares.tick <= self._until:
+            if self._aging_ns is not None:
+                return min(self._queues, key=self._rank)
+            found, until = shares.least(self._queues)
+            # who is first of those that are level may change with whoever comes or goes
+            self._tied = len(found) > 1
+            self._found = shares.leader = min(found, key=self._rank) if self._tied else found[0]
+            self._from, self._until, self._changes = shares.tick, until, shares.changes
         return self._found
 
-    def _least(self) -> int:
-        if len(self._queues) == 1:
-            return next(iter(self._queues))
-        alike = self.shares.least(self._queues) if self._aging_ns is None else list(self._queues)
-        return alike[0] if len(alike) == 1 else min(alike, key=self._rank)
-
-    def first_until(self) -> int:
-        """The last iteration for which the head at ``shares.tick`` stays first, if only what decodes are charged changes. Without
-        aging."""
-        first = self._first()
-        return self.shares.least_until(first, (tenant for tenant in self._queues if tenant != first))
+    def first_until(self, index: int) -> int:
+        """The last iteration for which request ``index`` is surely the head, from ``shares.tick`` on, if only what decodes are
+        charged changes; -1: it is not, or one cannot know for long (aging)."""
+        if self._aging_ns is not None or self._queues[self._first()][0].index != index:
+            return -1
+        return self._until
 
     def _counter(self, tenant: int) -> float:
         counter = self.shares.counter(tenant)
@@ -192,20 +186,22 @@ class FairQueue:
     def pop(self) -> Sequence:
         tenant = self._first()
         seq = self._queues[tenant].popleft()
-        self._left(tenant)
+        self._left(seq)
         return seq
 
     def remove(self, seq: Sequence) -> None:
         tenant = seq.request.tenant
         self._queues[tenant].remove(seq)
-        self._left(tenant)
+        self._left(seq)
 
     def before(self, first: Sequence, second: Sequence) -> bool:
         return False
 
-    def _left(self, tenant: int) -> None:
-        self._length -= 1
-        self._changes += 1
+    def _left(self, seq: Sequence) -> None:
+        tenant = seq.request.tenant
+        self.discard(seq)
+        if self._tied or tenant == self._found:
+            self._until = -1
         if not self._queues[tenant]:
             del self._queues[tenant]
             self.shares.goes(tenant)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from replay_engine.types import Sequence
 
@@ -10,69 +10,75 @@ __all__ = ["FairShares"]
 
 
 class FairShares:
-    """``counter(t) = value + output_weight x decoding x (iterations since)``: O(1) per join, leave and look."""
+    """``counter(t) = level + growth x t`` at iteration ``t``, where each decoding sequence of the tenant adds ``output_weight``
+    to its growth: O(1) per join, leave and look.
 
-    __slots__ = ("_last_gone", "_output_weight", "_prompt_weight", "_tenants", "changes", "now_ns", "tick")
+    The queue that asks for the least of ``waiting`` tenants notes the ``leader``. ``changes`` counts what may end its lead
+    sooner: others that are charged more do not.
+    """
+
+    __slots__ = (
+        "_last_gone", "_output_weight", "_prompt_weight", "_tenants", "changes", "leader", "now_ns", "tick", "waiting",
+    )  # fmt: skip
 
     def __init__(self, prompt_weight: float, output_weight: float) -> None:
         self._prompt_weight = prompt_weight
         self._output_weight = output_weight
         self._tenants: dict[int, list[float]] = {}
-        """By tenant: value, growth per iteration, and the iteration as of which both hold."""
+        """By tenant: level, and growth per iteration."""
         self._last_gone: int | None = None
         self.tick = 0
         """Iterations of the decode set so far."""
         self.now_ns = 0
         self.changes = 0
-        """Counts whatever is charged or comes to be charged differently."""
+        self.leader = -2
+        self.waiting: Container[int] = ()
 
     def counter(self, tenant: int) -> float:
         """Weighted tokens served to ``tenant``."""
-        value, growth, at = self._tenants.get(tenant, _NOTHING)
-        return value + growth * (self.tick - at)
+        level, growth = self._tenants.get(tenant, _NOTHING)
+        return level + growth * self.tick
 
-    def least(self, tenants: Iterable[int]) -> list[int]:
-        """Those of ``tenants`` whose counter is the smallest."""
+    def least(self, tenants: Iterable[int]) -> tuple[list[int], int]:
+        """Those of ``tenants`` whose counter is the smallest, and, if that is one, the last iteration, from ``tick`` on, in which
+        it surely still is, unless ``changes`` says otherwise."""
         entries, tick = self._tenants, self.tick
-        smallest, found = float("inf"), [-1]
+        smallest = second = slowest = _INFINITE
+        own, first, alike = 0.0, -1, None
         for tenant in tenants:
-            value, growth, at = entries[tenant]
-            counter = value + growth * (tick - at)
+            level, growth = entries[tenant]
+            counter = level + growth * tick
+            if growth < slowest:
+                slowest = growth
             if counter < smallest:
-                smallest, found = counter, [tenant]
-            elif counter == smallest:
-                found.append(tenant)
-        return found
+                smallest, second, own, first, alike = counter, smallest, growth, tenant, None
+            elif counter < second:
+                if counter == smallest:
+                    alike = [first, tenant] if alike is None else [*alike, tenant]
+                else:
+                    second = counter
+        if alike is not None:
+            return alike, tick
+        faster = own - slowest
+        # one early: the division is rounded
+        return [first], tick + (max(int(min((second - smallest) / faster, _FOR_EVER)) - 1, 0) if faster > 0 else _FOR_EVER)
 
-    def least_until(self, tenant: int, others: Iterable[int]) -> int:
-        """The last iteration, from ``tick`` on, in which the counter of ``tenant`` is surely the least, as it is now."""
-        growth, now = self._tenants.get(tenant, _NOTHING)[1], self.counter(tenant)
-        until = self.tick + (1 << 40)
-        for other in others:
-            faster = growth - self._tenants.get(other, _NOTHING)[1]
-            if faster > 0:
-                ahead = self.counter(other) - now
-                until = min(until, self.tick + max(int(ahead / faster) - 1, 0))  # one early: the division is rounded
-        return until
-
-    def _settled(self, tenant: int) -> list[float]:
-        """The entry of ``tenant``, to be changed as of this iteration."""
-        self.changes += 1
+    def _entry(self, tenant: int) -> list[float]:
+        """The entry of ``tenant``, to be changed."""
         entry = self._tenants.get(tenant)
         if entry is None:
-            entry = self._tenants[tenant] = [0.0, 0.0, self.tick]
-        entry[0] += entry[1] * (self.tick - entry[2])
-        entry[2] = self.tick
+            entry = self._tenants[tenant] = [0.0, 0.0]
         return entry
 
-    def comes(self, tenant: int, waiting: Iterable[int]) -> None:
-        """``tenant`` had nobody waiting: it does not keep credit from its absence."""
-        floor = min((self.counter(other) for other in waiting), default=None)
+    def comes(self, tenant: int, floor: float | None) -> None:
+        """``tenant`` had nobody waiting: it does not keep credit from its absence, but starts from the least of those who wait
+        (``floor``)."""
         if floor is None and self._last_gone is not None:
             floor = self.counter(self._last_gone)
-        entry = self._settled(tenant)
-        if floor is not None and floor > entry[0]:
-            entry[0] = floor
+        entry = self._entry(tenant)
+        self.changes += 1
+        if floor is not None:
+            entry[0] += max(floor - (entry[0] + entry[1] * self.tick), 0.0)
 
     def goes(self, tenant: int) -> None:
         """Nobody of ``tenant`` waits any more."""
@@ -80,21 +86,34 @@ class FairShares:
 
     def admitted(self, seq: Sequence) -> None:
         """The prompt is charged at the first admission."""
-        self._settled(seq.request.tenant)[0] += self._prompt_weight * seq.prompt_tokens
+        self._entry(seq.request.tenant)[0] += self._prompt_weight * seq.prompt_tokens
+        self.changes += 1
 
-    def token(self, seq: Sequence) -> None:
-        """One output token outside the decode set."""
-        self._settled(seq.request.tenant)[0] += self._output_weight
-
-    def joined(self, seq: Sequence, tick: int) -> None:
-        """``seq`` gets a token in every iteration after ``tick``."""
+    def sampled(self, seq: Sequence, tick: int, *, decodes: bool) -> None:
+        """``seq`` gets an output token in ``tick``, outside the decode set, and, if it ``decodes`` then, in every iteration
+        after."""
         self.tick = tick
-        self._settled(seq.request.tenant)[1] += self._output_weight
+        tenant, weight = seq.request.tenant, self._output_weight
+        entry = self._entry(tenant)
+        if tenant == self.leader:
+            self.changes += 1
+        if decodes:
+            entry[0] -= weight * (tick - 1)
+            entry[1] += weight
+        else:
+            entry[0] += weight
 
     def left(self, seq: Sequence, tick: int) -> None:
         """``seq`` got its last such token in ``tick``."""
         self.tick = tick
-        self._settled(seq.request.tenant)[1] -= self._output_weight
+        tenant, weight = seq.request.tenant, self._output_weight
+        entry = self._tenants[tenant]
+        if tenant != self.leader and tenant in self.waiting:
+            self.changes += 1
+        entry[0] += weight * tick
+        entry[1] -= weight
 
 
-_NOTHING = (0.0, 0.0, 0)
+_NOTHING = (0.0, 0.0)
+_INFINITE = float("inf")
+_FOR_EVER = 1 << 40

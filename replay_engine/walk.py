@@ -75,9 +75,10 @@ def _only_growth(state: State) -> bool:
 def _walk_growth(state: State, plan: BatchPlan) -> int:
     """The walk over those alone, in running order. Victims stand behind whoever needs a block: none has been served yet."""
     pool, it, size = state.pool, state.it, state.size
-    due, filling = state.growth(), state.decodes.buckets[(it + state.fill_offset) % size]
+    due = state.growth()
+    filling = {} if state.counted else state.decodes.buckets[(it + state.fill_offset) % size]
     shut = False
-    for ticket in sorted(due.keys() | filling.keys()):
+    for ticket in sorted(due.keys() | filling.keys() if filling else due):
         seq = state.running.get(ticket)
         if seq is None:
             break

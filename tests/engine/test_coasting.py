@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import Counter
 from dataclasses import replace
@@ -12,9 +13,10 @@ from replay_engine.coast import Coaster
 from replay_engine.combinations import check
 from replay_engine.config import ConfigError, SchedulerConfig
 from replay_engine.profile import Latency
+from replay_engine.queues import FairQueue
 from replay_engine.rules import Client, FrontDoorRules, Link, Order, Preemption, Rules
 from replay_engine.tables import TABLES
-from replay_engine.types import Displaced
+from replay_engine.types import Displaced, Sequence
 from tests.engine.test_front_door import Asked
 from tests.engine.test_policies import run
 from tests.engine.test_resuming import in_pieces
@@ -89,11 +91,42 @@ def cases(first: int, count: int) -> list[Case]:
     return found
 
 
+def test_the_fair_head_that_is_kept_is_the_least_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, kept = FairQueue.head, FairQueue.first_until
+    seen: Counter[str] = Counter()
+
+    def least(queue: FairQueue) -> Sequence:
+        return queue._queues[min(queue._queues, key=queue._rank)][0]
+
+    def head(queue: FairQueue) -> Sequence:
+        found = looks(queue)
+        assert found is least(queue)
+        seen["heads"] += len(queue._queues) > 1
+        return found
+
+    def first_until(queue: FairQueue, index: int) -> int:
+        until, now = kept(queue, index), queue.shares.tick
+        for queue.shares.tick in range(now, min(until, now + 40) + 1):
+            assert least(queue).index == index
+            seen["ahead"] += len(queue._queues) > 1 and queue.shares.tick > now
+        queue.shares.tick = now
+        return until
+
+    monkeypatch.setattr(FairQueue, "head", head)
+    monkeypatch.setattr(FairQueue, "first_until", first_until)
+    for rows, config, rules, latency in cases(2_000_000, 100):
+        fair = replace(rules, order=replace(rules.order, by="fair"))
+        with contextlib.suppress(ConfigError):
+            check(config, fair)
+            run(rows, config, fair, latency)
+    assert seen["heads"] > 1000 and seen["ahead"] > 500, seen
+
+
 def test_pieces_under_pressure_write_the_same_bytes() -> None:
     for number, (rows, config, rules, latency) in enumerate(cases(1_000_000, 100)):
         rules = replace(rules, client=Client())
         _, whole, how = run(rows, config, rules, latency)
-        pieces, ended = in_pieces(rows, config, rules, latency, [0, -1, 700][number % 3 :] + [0], coast=True)
+        pieces, ended = in_pieces(rows, config, rules, latency, [*[0, -1, 700][number % 3 :], 0], coast=True)
         assert ended == how, number
         for table in TABLES:
             assert pieces.table(table).tobytes() == whole.table(table).tobytes(), (number, table)
