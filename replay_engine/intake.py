@@ -51,24 +51,19 @@ class Intake:
         client: Client | None = None, desk: Desk | None = None,
     ) -> None:  # fmt: skip
         config = scheduler.config
-        self._client = client
-        self._desk = desk
-        self._calendar = calendar
-        self._scheduler = scheduler
-        self._recorder = recorder
+        self._client, self._desk = client, desk
+        self._calendar, self._scheduler, self._recorder = calendar, scheduler, recorder
         self._lag = int(config.async_scheduling)
         self._view = QueueView(scheduler, config, rules)
         self._front_door = FrontDoor(config, rules, facts, self._view)
         self._held = HeldBack(rules.client.max_in_flight, rules.client) if rules.client.max_in_flight is not None else None
-        self._queue_timeout_ns = _ns(rules.front_door.queue_timeout_s)
-        self._timeout_ns = _ns(rules.front_door.timeout_s)
+        self._queue_timeout_ns, self._timeout_ns = _ns(rules.front_door.queue_timeout_s), _ns(rules.front_door.timeout_s)
         self.live: dict[int, Sequence] = {}
         self._now = 0
 
     def deliver(self, now: int) -> bool:
         """Everything that is due at ``now`` (ns) and known, in time order. Whether somebody left the engine."""
-        calendar, left = self._calendar, False
-        self._now = now
+        calendar, left, self._now = self._calendar, False, now
         while calendar.due_ns <= now and calendar.due_ns < calendar.horizon_ns:
             if calendar.arrival_ns < calendar.event_ns:
                 at, request = calendar.arrival_ns, calendar.pop_arrival()

@@ -71,7 +71,7 @@ def traffic(rng: random.Random, longest: int) -> list[Asked]:
         at += rng.randint(0, 2 * gap)
         prompt = rng.randint(1, longest - 1 if rng.random() < 0.2 else max(longest // 3, 2) - 1)
         output = rng.randint(1, max(2, min(longest - prompt, rng.choice([3, 20, longest]))))
-        row = Asked(at, prompt, output, priority=rng.randint(0, 2), tenant=rng.choice([0, 1, 2, -1]))
+        row = Asked(at, prompt, output, priority=rng.randint(0, 2), tenant=rng.choice([0, 0, 0, 1, 1, 2, 3, -1]))
         rows.append(replace(row, cancel=at + rng.randint(0, 3000)) if rng.random() < 0.1 else row)
     return rows
 
@@ -114,7 +114,7 @@ def test_the_fair_head_that_is_kept_is_the_least_one(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(FairQueue, "head", head)
     monkeypatch.setattr(FairQueue, "first_until", first_until)
-    for rows, config, rules, latency in cases(2_000_000, 100):
+    for rows, config, rules, latency in cases(2_000_000, 150):
         fair = replace(rules, order=replace(rules.order, by="fair"))
         with contextlib.suppress(ConfigError):
             check(config, fair)

@@ -118,6 +118,6 @@ def test_no_progress_is_told_exactly_where_the_oracle_never_ends() -> None:
 
 def test_without_the_detector_it_never_ends(tmp_path: Path) -> None:
     knobs, numbers = next(case for case in map(make_case, range(60)) if not ends(*case))
-    detector = (("replica", "return state.stuck > 1000 + 10 * len(self.intake.live)", "return False"),)
+    detector = (("replica", "return state.stuck > 1000 + 10 * len(engine.intake.live)", "return False"),)
     with pytest.raises(EndlessError):
         replay(load(tmp_path, "mutant_endless", "loop", detector), knobs, numbers)
