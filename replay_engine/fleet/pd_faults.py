@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence as SequenceOf
 from typing import Protocol
 
 from replay_engine.arrivals import NEVER, EventKind
-from replay_engine.config import ConfigError
 from replay_engine.fleet.dispatch import Dispatch
-from replay_engine.fleet.faults import Fault, parse_fault
+from replay_engine.fleet.faults import LINK, Fault
 from replay_engine.fleet.kv_link import Transfer
 from replay_engine.fleet.kv_moves import KvMoves
 from replay_engine.fleet.member import Sent
@@ -18,35 +16,7 @@ from replay_engine.rules import Rules
 from replay_engine.simulator import SimExecutor
 from replay_engine.tables import TransferEnd
 
-__all__ = ["LINK", "PdFaults", "parse_pd_fault"]
-
-LINK = -1
-"""The ``replica`` of a fault that is the links'."""
-_NAMED = re.compile(r"\s*([PD])([0-9]+)(@.*)", re.DOTALL)
-
-
-def parse_pd_fault(text: str, *, slow: bool, prefill: int, decode: int, option: str) -> Fault:
-    """A fault from ``P1@60s:30s``, ``D0@60s``, ``link@60s:5s``, or ``slow`` ``P1@60s:2x``; engines are numbered from 0 in their
-    pool. ``ConfigError`` names ``option``."""
-    link = re.fullmatch(r"\s*link(@.*)", text, re.DOTALL)
-    if link is not None and not slow:
-        found = parse_fault(f"replica0{link[1]}", slow=False, replicas=1, option=option)
-        return Fault(replica=LINK, at_ns=found.at_ns, until_ns=found.until_ns)
-    named = _NAMED.fullmatch(text)
-    if named is None:
-        wanted = "P1@60s:2x or D1@60s:2x:30s" if slow else "P1@60s:30s, D1@60s (for good) or link@60s:5s"
-        raise ConfigError(f"{option} {text!r}: not a fault of separate pools; expected {wanted}")
-    pool, number, rest = named.groups()
-    count = prefill if pool == "P" else decode
-    if int(number) >= count:
-        raise ConfigError(f"{option} {text!r}: no such engine; expected {pool}0 to {pool}{count - 1}")
-    try:
-        found = parse_fault(f"replica{number}{rest}", slow=slow, replicas=count, option=option)
-    except ConfigError as error:
-        raise ConfigError(str(error).replace(f"'replica{number}{rest}'", repr(text)).replace("replica", pool)) from None
-    first = 0 if pool == "P" else prefill
-    return Fault(replica=first + int(number), at_ns=found.at_ns, until_ns=found.until_ns, factor=found.factor)
-
+__all__ = ["PdFaults"]
 
 class Pools(Protocol):
     """What failures need of the pools."""

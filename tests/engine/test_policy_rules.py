@@ -157,8 +157,11 @@ NAMED: dict[str, st.SearchStrategy[Any]] = {
     "by": st.sampled_from(["engine", "fair", "deadline", "plugin:mine"]),
     "victim": st.sampled_from(["engine", "most_kv", "plugin:mine"]),
     "admit": st.sampled_from(["engine", "plugin:mine"]),
-    "prefill_router": st.sampled_from(["round_robin", "weighted(1,2)"]),
+    "prefill_router": st.sampled_from(["round_robin", "prefix_affinity"]),
     "decode_router": st.sampled_from(["power_of_two", "least_tokens"]),
+    "router": st.sampled_from(["round_robin", "prefix_affinity"]),
+    "fail": st.just(""),
+    "slow": st.just(""),
 }
 
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from replay_engine.arrivals import NEVER
 from replay_engine.config import ConfigError, SchedulerConfig
-from replay_engine.fleet.faults import Fault
-from replay_engine.fleet.pd_faults import LINK, parse_pd_fault
+from replay_engine.fleet.faults import LINK, Fault, parse_pd_fault
 from replay_engine.pd_rules import Pd
 from replay_engine.profile import Latency
 from replay_engine.rules import Rules
