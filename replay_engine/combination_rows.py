@@ -198,6 +198,9 @@ _POOLS = ("pd.prefill=1", "pd.decode=1")
 _APART = "pd.prefill > 0"
 
 _PD = (
+    _no(_APART, "fleet.replicas > 1", lambda c, r: _apart(r) and r.fleet.active,
+        "the pools have their own numbers of engines, and their own routers", "fleet.replicas = 1",
+        *_POOLS, "fleet.replicas=2"),
     _no(_APART, "batching.mode = static or dynamic", lambda c, r: _apart(r) and _batches(r),
         "a batch that runs to its end is prefilled and decoded by the engine that formed it", "batching.mode = continuous",
         *_POOLS, "batching.mode=static"),
@@ -278,6 +281,10 @@ ALLOWED: tuple[Combination, ...] = (
          "preemption.victim=most_kv", "order.by=shortest_first"),
     _yes("front_door.*", "batching.mode = any", "decided before the engine, whatever it does",
          "front_door.max_queued_reqs=64", "front_door.queue_timeout_s=10s", "batching.mode=dynamic"),
+    _yes("fleet.replicas > 1", "client.max_in_flight", "held in front of the router: so many in flight in all replicas together",
+         "fleet.replicas=2", "client.max_in_flight=8"),
+    _yes("fleet.replicas > 1", "front_door.*", "every replica has its own front door, with its own quotas and queue bounds",
+         "fleet.replicas=2", "fleet.router=least_tokens", "front_door.max_queued_reqs=64"),
     _yes("client.max_in_flight", "order.by = any", "the client's own queue comes before the engine's",
          "client.max_in_flight=8", "order.by=priority"),
     _yes("engine_version = any but 0.33.0", "front_door.*, client.*", "in front of the engine, whatever its release",

@@ -35,7 +35,6 @@ __all__ = [
 ]
 
 KNOWN_TABLES = ("scheduler", *RULE_TABLES, "pools", "slo")
-LATER_TABLES = ("fleet",)
 _KEPT = (" is ignored: ", "the command ", "SGLang")
 """What marks a note of the source, to be kept when settings are derived again."""
 
@@ -215,8 +214,6 @@ def _from_toml(text: str, where: str, name: str) -> _Given:
     document = parse_toml(text, where)
     for key, value in document.items():
         spot = locate(text, "", key, where)
-        if key in LATER_TABLES:
-            raise ConfigError(f"{spot}: [{key}] is not built yet; expected {', '.join(f'[{t}]' for t in KNOWN_TABLES)}")
         if key not in (*KNOWN_TABLES, "name"):
             hint = f"did you mean [scheduler] {key}?" if key in KNOBS else nearest(key, (*KNOWN_TABLES, "name"))
             raise ConfigError(f"{spot}: {one_line(key)}: unknown; {hint}")
@@ -250,8 +247,6 @@ def _with_sets(given: _Given, sets: Iterable[str]) -> _Given:
             slo = with_nested(slo, [*table.split(".")[1:], knob], value.strip())
         elif (pool := pool_of(table)) is not None:
             pools = with_pool_knob(pools, pool, knob, value)
-        elif table in LATER_TABLES:
-            raise ConfigError(f"{table}.{one_line(knob)}: [{table}] is not built yet")
         elif table in ("", "scheduler"):
             known = _known_knob(knob)
             settings[known] = knob_value(known, value)

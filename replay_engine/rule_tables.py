@@ -14,6 +14,7 @@ from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from replay_engine.config import ConfigError
+from replay_engine.fleet_rules import FleetRules
 from replay_engine.pd_rules import KvLinkRules, Pd
 from replay_engine.rules import QUOTA_KNOBS, Batching, Client, FrontDoorRules, Link, Order, Preemption, Rules, Tier
 from replay_engine.settings_file import nearest, one_line
@@ -28,6 +29,7 @@ RULE_TABLES: dict[str, type] = {
     "front_door": FrontDoorRules,
     "client": Client,
     "link": Link,
+    "fleet": FleetRules,
     "pd": Pd,
     "kv_link": KvLinkRules,
 }

@@ -1,4 +1,5 @@
-"""The policy tables beyond vLLM's knobs: ``[batching] [order] [preemption] [front_door] [client] [link] [pd] [kv_link]``.
+"""The policy tables beyond vLLM's knobs: ``[batching] [order] [preemption] [front_door] [client]
+[link] [fleet] [pd] [kv_link]``.
 
 Each is one frozen object of plain values, validated once; durations are seconds in the file and stay so here. Combinations
 that make no sense are refused in ``combinations.py``, each with its reason.
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from replay_engine.config import ConfigError
+from replay_engine.fleet_rules import FleetRules
 from replay_engine.pd_rules import KvLinkRules, Pd
 from replay_engine.rule_checks import at_least, check_share, check_types, one_of
 
@@ -243,5 +245,6 @@ class Rules:
     front_door: FrontDoorRules = field(default_factory=FrontDoorRules)
     client: Client = field(default_factory=Client)
     link: Link = field(default_factory=Link)
+    fleet: FleetRules = field(default_factory=FleetRules)
     pd: Pd = field(default_factory=Pd)
     kv_link: KvLinkRules = field(default_factory=KvLinkRules)

@@ -24,6 +24,7 @@ SCHEMA = "tracekit.explain/1"
 _QUEUES = ("queued", "preempted")
 _SUMMARY = ("prefill_tokens", "prefill_seqs", "decode_seqs", "decode_kv_tokens", "running", "waiting", "kv_used", "preempted")
 _LONGEST = 3
+_NOTHING: dict[str, npt.NDArray[Any]] = {name: np.empty(0) for name in ("iteration", "start_ns", "end_ns", "refused_by", "head")}
 Row = dict[str, Any]
 Columns = Mapping[str, npt.NDArray[Any]]
 
@@ -33,22 +34,23 @@ def explain(con: DuckDBPyConnection, run: int, request: int) -> Row:
     outcome = _outcome(con, run, request)
     spans = _rows(
         con,
-        "SELECT phase::VARCHAR AS phase, reason::VARCHAR AS reason, start_iteration, end_iteration, start_ns, end_ns"
+        "SELECT phase::VARCHAR AS phase, reason::VARCHAR AS reason, start_iteration, end_iteration, start_ns, end_ns, replica"
         " FROM spans WHERE run = ? AND request = ? ORDER BY start_ns, end_ns",
         [run, request],
     )
     if not spans and outcome["queue_ns"] is not None:
         raise UsageError(f"run {run} keeps no spans, so request {request} has no story; replay with --events full")
-    iterations = _iterations(con, run, outcome["replica"], spans)
-    entries = _entries(con, run, outcome["replica"], request)
+    homes = sorted({span["replica"] for span in spans if span["replica"] is not None} | {outcome["replica"] or 0})
+    engines = {replica: (_iterations(con, run, replica, spans), _entries(con, run, replica, request)) for replica in homes}
+    iterations = engines[outcome["replica"] or 0][0]
     preemptions = _rows(
         con,
         "SELECT iteration, resumed_iteration, preempted_ns, resumed_ns, restored_ns, lost_tokens, recomputed_tokens, hit_tokens"
         " FROM preemptions WHERE run = ? AND request = ? ORDER BY iteration, preempted_ns",
         [run, request],
     )
-    parts = [_part(span, iterations, entries, request) for span in spans]
-    gaps = _longest_gaps(spans, iterations, outcome)
+    parts = [_part(span, *engines.get(span["replica"], (_NOTHING, [])), request) for span in spans]
+    gaps = _longest_gaps(_last_life(spans), iterations, outcome)
     for gap in gaps:
         gap["prefilled"] = _prefilled(con, run, outcome["replica"], gap["iteration"], request)
     by_phase: dict[str, int] = {}
@@ -64,6 +66,7 @@ def explain(con: DuckDBPyConnection, run: int, request: int) -> Row:
         "longest_gaps": gaps,
         "preemptions": preemptions,
         "decisions": _decisions(con, run, request),
+        "routing": _routing(con, run, request),
         "check": _check(spans, outcome),
     }
 
@@ -77,7 +80,8 @@ def _rows(con: DuckDBPyConnection, query: str, values: list[Any]) -> list[Row]:
 def _outcome(con: DuckDBPyConnection, run: int, request: int) -> Row:
     names = (
         "replica, arrival_ns, last_token_ns, queue_ns, ttft_ns, tpot_ns, e2e_ns, max_gap_ns, stalled_ns, prompt_tokens,"
-        " output_tokens, preemptions, recomputed_tokens, cached_tokens, state::VARCHAR AS state, reason::VARCHAR AS reason"
+        " output_tokens, preemptions, recomputed_tokens, cached_tokens, coalesce(retries, 0) AS retries,"
+        " state::VARCHAR AS state, reason::VARCHAR AS reason"
     )
     found = _rows(con, f"SELECT {names} FROM outcomes WHERE run = ? AND request = ?", [run, request])
     if found:
@@ -117,6 +121,22 @@ def _decisions(con: DuckDBPyConnection, run: int, request: int) -> list[Row]:
         " WHERE run = ? AND request = ? ORDER BY at_ns",
         [run, request],
     )
+
+
+def _routing(con: DuckDBPyConnection, run: int, request: int) -> list[Row]:
+    """What the router saw of each replica it looked at, for every time it sent the request to one."""
+    return _rows(
+        con,
+        "SELECT at_ns, attempt, replica, chosen, requests, tokens, free_blocks, hit_blocks FROM routing"
+        " WHERE run = ? AND request = ? ORDER BY attempt, at_ns, replica",
+        [run, request],
+    )
+
+
+def _last_life(spans: list[Row]) -> list[Row]:
+    """The spans since the request was sent for the last time: a failed replica's answer is not the one that counts."""
+    again = [at for at, span in enumerate(spans) if span["phase"] == "queued" and span["reason"] == "replica_failed"]
+    return spans[again[-1] :] if again else spans
 
 
 def _part(span: Row, iterations: Columns, entries: list[Row], request: int) -> Row:

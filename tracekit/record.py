@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from replay_engine.sinks import MemorySink
+from replay_engine.tables import TABLES, with_replica
 from replay_engine.totals import RunTotals
 from replay_engine.types import EventSink
 from tracekit import __version__
 from tracekit.metrics import Labels, MatrixInputs, build_matrix, evaluate_slo, stall_threshold, token_gaps
+from tracekit.metrics.fleet import fleet_gaps, fleet_written
 from tracekit.metrics.gaps import TokenGaps
 from tracekit.metrics.written import written_block_ns
 from tracekit.store import SpoolSink, Store, commit_run, read_spool
@@ -26,7 +29,9 @@ __all__ = ["RunRecord"]
 
 
 class RunRecord:
-    """Opened before the replay, committed after it. ``totals`` must be set in between."""
+    """Opened before the replay, committed after it. ``totals`` and ``by_replica`` must be set in between."""
+
+    by_replica: Sequence[RunTotals] = ()
 
     def __init__(self, store: Store, setup: Setup, *, name: str | None, command: str) -> None:
         self._store = store
@@ -57,6 +62,8 @@ class RunRecord:
             },
         }  # fmt: skip
         layouts: dict[str, np.dtype[np.void]] = {}
+        if setup.policy.rules.fleet.active:
+            layouts = {table: with_replica(layout) for table, layout in TABLES.items()}
         if setup.torch is None:
             constants["iterations"] |= {"mode": "simulated", "padded_tokens": 0}
         else:
@@ -124,6 +131,7 @@ class RunRecord:
             gaps=self._gaps(outcomes),
             stall_threshold_ns=self.stall_threshold_ns,
             stall_rule=self._stall_rule,
+            by_replica=self.by_replica if setup.policy.rules.fleet.active else (),
         )
 
     def _observed(self) -> dict[str, npt.NDArray[Any]] | None:
@@ -181,12 +189,15 @@ class RunRecord:
         if policy.rules.batching.kv_allocation != "contiguous" or self._setup.events != "full":
             return None
         iterations, entries, spans = (self._table(name) for name in ("iterations", "prefill_entries", "spans"))
+        if policy.rules.fleet.active:
+            return fleet_written(iterations, entries, spans, outcomes, policy.scheduler.block_size)
         return written_block_ns(iterations, entries, spans, outcomes, policy.scheduler.block_size)
 
     def _gaps(self, outcomes: npt.NDArray[np.void]) -> TokenGaps | None:
         if self._setup.events != "full":
             return None
-        return token_gaps(self._table("iterations"), self._table("spans"), outcomes, self._counted())
+        gaps = fleet_gaps if self._setup.policy.rules.fleet.active else token_gaps
+        return gaps(self._table("iterations"), self._table("spans"), outcomes, self._counted())
 
     def _per_request(self, inputs: MatrixInputs) -> dict[str, Any]:
         columns: dict[str, Any] = {"counted": self._counted()}

@@ -6,29 +6,24 @@ beside the database as they come, and commits run, events and matrix in one tran
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from replay_engine.config import ConfigError
 from replay_engine.front_door import DoorFacts
-from replay_engine.loop import Replay
 from replay_engine.policy import Policy
 from replay_engine.profile import Profile
-from replay_engine.rules import Rules
-from replay_engine.totals import RunTotals
 from tracekit.door_facts import door_facts, door_notes
-from tracekit.engines import ENGINES, TorchEngine, executor_for, settle_engine
+from tracekit.engines import ENGINES, TorchEngine, settle_engine
 from tracekit.errors import TracekitError, UsageError, shown
 from tracekit.jobs import Job
 from tracekit.metrics import SloTable, parse_goodput, parse_slo
 from tracekit.metrics.slo import Slo, parse_duration_ns
 from tracekit.record import RunRecord
+from tracekit.simulate import simulate
 from tracekit.slices import lead_in_ns, slice_lines, slice_of
 from tracekit.store import Store
 from tracekit.traces.load import load_trace, report_of
@@ -36,9 +31,6 @@ from tracekit.traces.source import TraceSource
 from tracekit.traces.tolerance import tolerance
 
 __all__ = ["ReplayReport", "replay"]
-
-DEFAULT_KV_BYTES = 131072
-"""KV bytes of a token where the profile has no model: those of an 8B model with grouped-query attention."""
 
 Progress = Callable[[int, int, str], None]
 Say = Callable[[str], None]
@@ -102,16 +94,15 @@ def replay(
     max_dropped: str | float | None = None,
     dedupe: bool = False,
     accept_degraded: bool = False,
+    replicas: int | None = None, router: str | None = None, fail: Sequence[str] = (), slow: Sequence[str] = (),
     name: str | None = None,
     db: str = "tracekit.duckdb",
     progress: Progress | None = None,
     say: Say | None = None,
-) -> ReplayReport:
-    """Replay ``inputs`` (files, globs, ``-``, or one name of a loaded trace) and record the run in ``db``.
-
-    The defaults are those of the command line. ``progress(done, total, note)`` is called now and then, ``say(line)`` with what
-    runs, before it runs. Errors: ``UsageError``, ``InputError``, ``LockedError``.
-    """
+) -> ReplayReport:  # fmt: skip
+    """Replay ``inputs`` (files, globs, ``-``, or one name of a loaded trace) and record the run in ``db``; defaults as on the
+    command line. ``progress(done, total, note)`` is called now and then, ``say(line)`` with what runs, before it runs. Errors:
+    ``UsageError``, ``InputError``, ``LockedError``."""
     return _as_job(locals())
 
 
@@ -148,7 +139,7 @@ def _job(store: Store, job: Job, given: dict[str, Any]) -> ReplayReport:
 
     setup = _prepare(store, given, tell)
     record = RunRecord(store, setup, name=given["name"], command=" ".join(shown(a, 400) for a in sys.argv))
-    state = _simulate(setup, record, job, given["progress"])
+    state = simulate(setup, record, job, given["progress"])
     run, matrix = record.commit(state.partition(":")[0])
     if state != "finished":
         tell(f"the replay ended early: {state.replace('_', ' ')}; what ran is recorded as run {run}")
@@ -156,10 +147,13 @@ def _job(store: Store, job: Job, given: dict[str, Any]) -> ReplayReport:
 
 
 def _prepare(store: Store, given: dict[str, Any], tell: Say) -> Setup:
+    given["sets"] = (*given["sets"], *_fleet_sets(given))
     engine = settle_engine(given)
     profile, policy = engine.profile, engine.policy
     if policy.rules.pd.prefill:
         raise UsageError("pd.prefill: replaying separate pools is not built yet; expected pd.prefill = 0")
+    if policy.rules.fleet.active and engine.torch is not None:
+        raise UsageError("fleet: one real engine at a time has the device; expected --engine sim for several replicas, or faults")
     tell(engine.line)
     for note in policy.notes:
         tell(f"policy: {note}")
@@ -180,6 +174,12 @@ def _prepare(store: Store, given: dict[str, Any], tell: Say) -> Setup:
         seed=given["seed"], events=given["events"], accept_degraded=given["accept_degraded"], warmup_ns=warmup_ns,
         facts=door_facts(policy, profile, slo, source), torch=engine.torch,
     )  # fmt: skip
+
+
+def _fleet_sets(given: dict[str, Any]) -> list[str]:
+    """``--replicas``, ``--router``, ``--fail`` and ``--slow`` as the settings of ``[fleet]`` they stand for."""
+    sets = [f"fleet.{name}={given[name]}" for name in ("replicas", "router") if given[name] is not None]
+    return sets + [f"fleet.{name}={','.join(given[name])}" for name in ("fail", "slow") if given[name]]
 
 
 def _slo(given: dict[str, Any], policy: Policy) -> SloTable | None:
@@ -227,69 +227,3 @@ def _named_trace(store: Store, inputs: list[str]) -> int | None:
         there = con.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'traces'").fetchall()
         rows = con.execute("SELECT trace FROM traces WHERE name = ?", [inputs[0]]).fetchall() if there else []
     return int(rows[0][0]) if rows else None
-
-
-def _simulate(setup: Setup, record: RunRecord, job: Job, progress: Progress | None) -> str:
-    total = setup.source.total
-    config = setup.policy.scheduler
-    rules = setup.policy.rules
-    if rules.order.larger_first:
-        rules = smaller_first(setup.source, rules)
-    executor, pool, sink = executor_for(setup, rules, record.sink)
-    looked = time.monotonic()
-
-    def on_chunk(totals: RunTotals) -> None:
-        nonlocal looked
-        now = time.monotonic()
-        if now - looked < 0.1:
-            return
-        looked = now
-        job.progress(totals.finished, total, unit="requests")
-        if progress is not None:
-            progress(totals.finished, total, f"{totals.iterations:,} iterations")
-        if job.cancelled():
-            raise KeyboardInterrupt
-
-    run = Replay(
-        setup.source, config, executor, sink, mode="full" if setup.events == "full" else "outcomes",
-        stall_threshold_ns=record.stall_threshold_ns, on_chunk=on_chunk, rules=rules, facts=setup.facts,
-        kv_block_bytes=block_bytes(setup), pool=pool,
-    )  # fmt: skip
-    with _quiet_gc():
-        ended = run.run()
-    state = ended if run.failure is None else str(run.failure)
-    record.totals = run.totals
-    job.progress(total, total, unit="requests")
-    return state
-
-
-def smaller_first(source: TraceSource, rules: Rules) -> Rules:
-    """Turn priorities round where the larger is the more urgent: the trace's in place, the tiers' in the rules returned."""
-    if source.priority is not None:
-        source.priority = -source.priority
-    tiers = tuple(replace(tier, priority=-tier.priority) for tier in rules.order.reserved)
-    return replace(rules, order=replace(rules.order, larger_first=False, reserved=tiers))
-
-
-def block_bytes(setup: Setup) -> int:
-    """Bytes of a KV block on one card, which its own link to the host carries."""
-    model, hardware = setup.profile.model, setup.profile.hardware
-    per_token = model.kv_bytes_per_token if model is not None else DEFAULT_KV_BYTES
-    cards = hardware.tensor_parallel if hardware is not None else 1
-    return max(1, int(per_token * setup.policy.scheduler.block_size / cards))
-
-
-@contextmanager
-def _quiet_gc() -> Iterator[None]:
-    """No cycle collection while the loop runs: it makes no cycles, and looking for them costs up to a third of the time."""
-    enabled = gc.isenabled()
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-        if enabled:
-            gc.enable()
-

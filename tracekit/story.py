@@ -27,7 +27,13 @@ def render_explain(story: Mapping[str, Any]) -> str:
     lines = [*_head(story), ""]
     arrival = story["outcome"]["arrival_ns"]
     lines += [f"Before the engine: {_decision_text(row, arrival)}" for row in story["decisions"]]
+    for attempt in sorted({row["attempt"] for row in story["routing"]}):
+        lines += _routing_lines([row for row in story["routing"] if row["attempt"] == attempt], arrival)
+    homes: list[int] = []
     for part in story["parts"]:
+        if part["replica"] is not None and part["replica"] not in homes[-1:]:
+            homes.append(part["replica"])
+            lines += [f"on replica {homes[-1]}"] if story["routing"] else []
         lines += _part_lines(part, arrival)
     if story["longest_gaps"]:
         lines += ["", "Longest gaps between tokens"]
@@ -43,10 +49,23 @@ def _decision_text(row: Mapping[str, Any], arrival: int) -> str:
         return text
     if row["reason"] == "client_slot":
         return f"{text}: {span_text(row['value'])} for one of its {row['bound']:,} slots"
+    if row["reason"] == "replica_failed":
+        return f"{text}: replica {row['value']} failed, to replica {row['bound']}"
     if row["value"] is None:
         return f"{text}: {row['reason']}"
     show = span_text if row["reason"] in _TIMES else count
     return f"{text}: {row['reason']}, {show(row['value'])} against {show(row['bound'])}"
+
+
+def _routing_lines(rows: list[Mapping[str, Any]], arrival: int) -> Iterator[str]:
+    """Where a request was sent, and what the router saw of each replica it looked at."""
+    chosen = next(row["replica"] for row in rows if row["chosen"])
+    again = f", attempt {rows[0]['attempt'] + 1}" if rows[0]["attempt"] else ""
+    yield f"Sent to replica {chosen} at +{span_text(max(rows[0]['at_ns'] - arrival, 0))}{again}; the router saw"
+    for row in rows:
+        hit = "" if row["hit_blocks"] is None else f", {row['hit_blocks']:,} blocks of this prefix sent there before"
+        load = f"{row['requests']:,} requests open, {row['tokens']:,} tokens, {row['free_blocks']:,} free blocks{hit}"
+        yield f"  replica {row['replica']}: {load}"
 
 
 def _time(ns: int | None) -> str:
@@ -60,7 +79,8 @@ def _head(story: Mapping[str, Any]) -> Iterator[str]:
     cached = own["cached_tokens"]
     hit = "" if not cached else f" ({cached:,} from the prefix cache)"
     tokens = f"{own['prompt_tokens']:,} prompt tokens{hit}, {own['output_tokens']:,} output tokens"
-    yield f"  {tokens}, arrived at {own['arrival_ns']:,} ns"
+    sent = f", sent again {own['retries']:,} times" if own["retries"] else ""
+    yield f"  {tokens}, arrived at {own['arrival_ns']:,} ns{sent}"
     tpot = "-" if own["tpot_ns"] is None else span_text(own["tpot_ns"])
     yield (
         f"  queue {_time(own['queue_ns'])}, TTFT {_time(own['ttft_ns'])}, TPOT {tpot}, E2E {_time(own['e2e_ns'])},"

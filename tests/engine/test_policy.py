@@ -133,7 +133,7 @@ def test_numbers_read_as_vllm_reads_them(word: str, value: int) -> None:
     [
         ("max_num_seq=3", r"max_num_seq: unknown knob; did you mean max_num_seqs"),
         ("scheduler.budget=3", r"budget: unknown knob"),
-        ("fleet.replicas=2", r"\[fleet\] is not built yet"),
+        ("fleet.router=best", r"fleet.router = best: unknown; expected one of round_robin"),
         ("front_door.max_queued=4", r"front_door\.max_queued: unknown knob; did you mean max_queued_reqs"),
         ("order.by=lifo", r"order\.by = 'lifo': expected one of engine, fcfs, .*or plugin:NAME"),
         ("batching.mode=plugin:mine", r"batching\.mode = 'plugin:mine': expected one of continuous, dynamic, static$"),
@@ -169,7 +169,7 @@ def test_wrong_set_pairs_are_refused(pair: str, reason: str) -> None:
         ("[scheduler]\nmax_num_seqs = 0\n", r"p\.toml, line 2: max_num_seqs = 0: expected at least 1"),
         ("[scheduler]\nmax_num_seqs = 2.5\n", r"p\.toml, line 2: max_num_seqs = 2\.5: expected a whole number"),
         ("[scheduler]\nmax_num_seqs = true\n", r"expected a whole number"),
-        ("\n[fleet]\nreplicas = 2\n", r"p\.toml, line 2: \[fleet\] is not built yet"),
+        ("\n[fleet]\nreplicas = 0\n", r"p\.toml, line 3: fleet.replicas = 0: expected a number of at least 1"),
         ("max_num_seqs = 3\n", r"did you mean \[scheduler\] max_num_seqs"),
         ("slo = 3\n", r"slo = 3: expected a table \[slo\]"),
         ("[scheduler\n", r"p\.toml, line 1, column \d+: not TOML"),

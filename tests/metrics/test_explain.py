@@ -52,8 +52,8 @@ def tables() -> duckdb.DuckDBPyConnection:
     outcome = np.zeros(2, OUTCOMES)
     outcome["request"] = [5, 6]
     outcome["arrival_ns"] = 5
-    outcome[0] = (25, 45, 45.0, 135, 70, 0, 5, 140, 5, 84, 3, 0, 0, 0, 0, 0, False)
-    outcome[1] = (-1, -1, np.nan, -1, -1, -1, 9, -1, 6, 10**6, 0, 0, 0, -1, 1, 1, False)
+    outcome[0] = (25, 45, 45.0, 135, 70, 0, 5, 140, 5, 84, 3, 0, 0, 0, 0, 0, 0, False)
+    outcome[1] = (-1, -1, np.nan, -1, -1, -1, 9, -1, 6, 10**6, 0, 0, 0, -1, 1, 1, 0, False)
     decisions = np.array(
         [
             (12, 3, 2, 5, Decision.hold, OutcomeReason.client_slot),

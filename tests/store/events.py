@@ -11,7 +11,7 @@ from tracekit.store import SpoolSink, Store
 CODED = {("iterations", "head_refused_by"): 17, ("spans", "phase"): 15, ("spans", "reason"): 17}
 SMALL = {
     ("outcomes", "state"): 6, ("outcomes", "reason"): 5, ("preemptions", "kind"): 4, ("decisions", "decision"): 6,
-    ("decisions", "reason"): 16, ("transfers", "ended"): 5,
+    ("decisions", "reason"): 16, ("transfers", "ended"): 5, ("routing", "replica"): 1024,
 }  # fmt: skip
 
 

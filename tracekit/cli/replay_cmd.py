@@ -58,6 +58,19 @@ Warmup = Annotated[
     str | None, typer.Option("--warmup", metavar="TIME", help="Leave this much more of the start uncounted, as 30s.")
 ]
 AcceptDegraded = Annotated[bool, typer.Option("--accept-degraded", help="A request whose answer was cut can meet its SLO.")]
+Replicas = Annotated[int | None, typer.Option("--replicas", metavar="N", help="Engines behind one router [default: 1].")]
+RouterOption = Annotated[
+    str | None,
+    typer.Option("--router", metavar="NAME", help="round_robin, least_tokens, prefix_affinity, power_of_two, weighted(w1,...)."),
+]
+Fail = Annotated[
+    list[str] | None,
+    typer.Option("--fail", metavar="FAULT", help="As replica1@60s:30s: down from 60 s for 30 s; repeatable."),
+]
+Slow = Annotated[
+    list[str] | None,
+    typer.Option("--slow", metavar="FAULT", help="As replica2@60s:2x, or for a while replica2@60s:2x:30s; repeatable."),
+]
 
 
 def replay(
@@ -88,6 +101,10 @@ def replay(
     max_dropped: MaxDropped = None,
     dedupe: Dedupe = False,
     accept_degraded: AcceptDegraded = False,
+    replicas: Replicas = None,
+    router: RouterOption = None,
+    fail: Fail = None,
+    slow: Slow = None,
     name: Name = None,
     db: Db = DEFAULT_DB,
     as_json: AsJson = False,
@@ -103,7 +120,7 @@ def _run(*, as_json: bool, debug: bool, **options: Any) -> int:
     from tracekit.cli.progress import ProgressDisplay
     from tracekit.replay import replay as replay_trace
 
-    for name in ("sets", "mapping"):
+    for name in ("sets", "mapping", "fail", "slow"):
         options[name] = tuple(options[name] or ())
     for name in ("engine", "events", "by", "cached", "on_error"):
         options[name] = None if options[name] is None else options[name].value

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import time
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +17,10 @@ from replay_engine.totals import RunTotals
 from tracekit.door_facts import door_facts
 from tracekit.experiments.measures import figures_of
 from tracekit.experiments.plan import Cell, Plan
-from tracekit.jobs import Job
 from tracekit.metrics import build_matrix, stall_threshold
 from tracekit.record import RunRecord
-from tracekit.replay import Setup, _simulate
+from tracekit.replay import Setup
+from tracekit.simulate import simulate
 from tracekit.store import Store
 from tracekit.traces.source import TraceSource
 
@@ -58,7 +58,7 @@ def replay_figures(setup: Setup) -> dict[str, Any]:
     """``{"state": how it ended, "wall_s": ..., "requests": counted ones, "figures": by measure}``. An interrupt is raised."""
     began = time.monotonic()
     record = _MemoryRecord(setup)
-    state = _simulate(setup, record, cast("Job", _NoJob()), None)
+    state = simulate(setup, record, _NoJob(), None)
     if state == "interrupted":
         raise KeyboardInterrupt
     matrix = record.matrix(state)

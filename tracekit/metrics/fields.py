@@ -34,6 +34,7 @@ SECTIONS = {
     "kv": "KV and prefix cache",
     "queueing": "Queueing",
     "time": "Where the time went",
+    "fleet": "Replicas",
     "observed": "Replayed against observed",
 }
 """Sections in the order shown, with their titles."""
@@ -170,7 +171,7 @@ queueing async_blocked_share share Asynchronous cost, share | of busy time
 time iterations number Iterations | of the replay
 time run_ns ns Engine run | first start to last end
 time busy_ns ns Busy | sum of iterations
-time idle_ns ns Idle | nothing to run
+time idle_ns ns Idle | nothing to run; summed over replicas
 time device_ns ns Device | overlaps host when asynchronous
 time host_ns ns Host | scheduling and bookkeeping
 time device_share share Device share | of busy time
@@ -179,6 +180,15 @@ time prefill_tokens tokens Prefill tokens | computed, recomputed ones included
 time recomputed_tokens tokens Recomputed tokens | whole replay
 time decode_tokens tokens Decode tokens | computed
 time walked_iterations number Walked iterations | decided by the per-sequence loop
+fleet replicas number Replicas | engines behind one router
+fleet router text Router | how a request finds its replica
+fleet by_replica object By replica | counted requests that ended there, busy share, tokens, prefix hits, KV high-water
+fleet imbalance_requests number Imbalance, requests | most of a replica / mean
+fleet imbalance_tokens number Imbalance, tokens | computed tokens, likewise
+fleet imbalance_busy number Imbalance, busy time | likewise
+fleet retried number Requests sent again | their replica failed
+fleet retries number Retries | how often in all
+fleet faults text Faults | replicas that were made to fail or to be slow
 observed queue_ns object Queue | replayed and observed
 observed ttft_ns object TTFT | replayed and observed
 observed tpot_ns object TPOT | replayed and observed

@@ -106,6 +106,8 @@ class MatrixInputs:
     gaps_reason: str = "token gaps need --events full"
     stall_threshold_ns: int | None = None
     stall_rule: str = "no tpot SLO and no baseline"
+    by_replica: Sequence[Totals] = ()
+    """The sums of each replica of a fleet; then ``outcomes`` have a ``replica``."""
 
 
 def counted_rows(inputs: MatrixInputs) -> npt.NDArray[np.void]:

@@ -16,6 +16,7 @@ from tracekit.metrics.distributions import missing
 from tracekit.metrics.entrance import entrance_section
 from tracekit.metrics.fairness import fairness_section
 from tracekit.metrics.fields import SCHEMA, is_missing, missing_fields
+from tracekit.metrics.fleet import fleet_section
 from tracekit.metrics.inputs import MatrixInputs, counted_rows
 from tracekit.metrics.observed import observed_section
 from tracekit.metrics.pressure import kv_section, queueing_section, time_section
@@ -54,7 +55,8 @@ def build_matrix(inputs: MatrixInputs) -> dict[str, Any]:
         "preemption": preemption_section(inputs, rows),
         "kv": kv_section(inputs, rows),
         "queueing": queueing_section(inputs.totals, inputs.scheduler),
-        "time": time_section(inputs.totals),
+        "time": time_section(inputs.totals, max(1, len(inputs.by_replica))),
+        "fleet": fleet_section(inputs, rows),
         "observed": observed,
     }
     lacking = missing_fields(matrix)

@@ -108,15 +108,15 @@ def _refusals(totals: Totals) -> dict[str, Any]:
     }
 
 
-def time_section(totals: Totals) -> dict[str, Any]:
-    """Where the engine's time went. Device and host overlap when scheduling is asynchronous."""
+def time_section(totals: Totals, engines: int = 1) -> dict[str, Any]:
+    """Where the engines' time went. Device and host overlap when scheduling is asynchronous."""
     busy = totals.busy_ns
     run = max(0, totals.last_end_ns - totals.first_start_ns) if totals.iterations else 0
     return {
         "iterations": totals.iterations,
         "run_ns": run,
         "busy_ns": busy,
-        "idle_ns": max(0, run - busy),
+        "idle_ns": max(0, run * engines - busy),
         "device_ns": totals.device_ns,
         "host_ns": totals.host_ns,
         "device_share": totals.device_ns / busy if busy else missing(_IDLE),

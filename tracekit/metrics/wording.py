@@ -89,6 +89,11 @@ def _object_lines(spec: MatrixField, value: Any) -> Iterator[Line]:
         yield spec.label, "time (share of refused time), iterations"
         for name, row in value.items():
             yield f"  {name}", f"{span_text(row['ns'])} ({share(row['share'])}), {row['iterations']:,} iterations"
+    elif spec.name == "by_replica":
+        yield spec.label, "requests; busy, tokens computed, KV high-water"
+        for name, row in value.items():
+            figures = f"{share(row['busy_share'])}, {row['tokens']:,} tokens, {share(row['kv_high_water_share'])}"
+            yield f"  {name}", f"{row['requests']:,}; {figures}"
     elif spec.name == "by_kind":
         yield spec.label, "events; computed again, on the link, stood still"
         for name, row in value.items():
