@@ -12,8 +12,10 @@ from tracekit.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = str(ROOT / "examples" / "demo_trace.jsonl.gz")
-FLEET = ["--limit", "1500", "--replicas", "3", "--router", "least_tokens", "--fail", "replica1@60s:30s", "--fail", "replica2@200s",
-         "--slow", "replica0@100s:2x:20s"]  # fmt: skip
+FLEET = [
+    "--limit", "1500", "--replicas", "3", "--router", "least_tokens", "--fail", "replica1@60s:30s", "--fail", "replica2@200s",
+    "--slow", "replica0@100s:2x:20s",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

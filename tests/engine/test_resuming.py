@@ -62,7 +62,7 @@ def in_pieces(
 
 
 @pytest.mark.timeout(300)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     rows=asked, config=schedulers(), rules=rule_sets, latency=latencies, coast=st.booleans(),
     stops=st.lists(st.sampled_from([-1, 0, 0, 700, 5_000]), min_size=1, max_size=7),

@@ -61,7 +61,7 @@ def whole(told: Fleeted, rows: list[Asked]) -> None:
 
 
 @pytest.mark.timeout(300)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     rows=asked, config=schedulers(), rules=rule_sets, latency=latencies, coast=st.booleans(), router=st.sampled_from(ROUTERS),
     planned=faults, client=clients,

@@ -49,7 +49,7 @@ def same(told: Fleeted, number: int, sink: FleetSink) -> None:
 
 
 @pytest.mark.timeout(300)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     rows=asked, config=schedulers(), rules=rule_sets, latency=latencies, coast=st.booleans(), router=st.sampled_from(ROUTERS),
 )  # fmt: skip
