@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -30,6 +31,7 @@ def tracekit(*arguments: str, code: int = 0, cwd: Path | None = None) -> subproc
     ("arguments", "code", "message"),
     [
         (["replay"], 2, "tracekit: nothing given for TRACE... (see tracekit replay --help)"),
+        (["experiment", "x"], 2, "tracekit: nothing given for --vary KNOB=A,B[,...] (see tracekit experiment --help)"),
         (["explain"], 2, "tracekit: nothing given for RUN (see tracekit explain --help)"),
         (["repla", "x"], 2, "No such command 'repla'. Did you mean 'replay'"),
         (["replay", "x", "--slo-ttft", "3"], 2, "No such option"),
@@ -82,6 +84,16 @@ def test_help_and_version(capfd: pytest.CaptureFixture[str]) -> None:
     assert "tracekit 0." in out
     assert "--rate-scale" in out
     assert err == ""
+
+
+def test_every_verb_says_in_one_line_what_it_does() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+    words = [sys.executable, "-m", "tracekit.cli.main", "--help"]
+    lines = subprocess.run(words, env=environment, check=True, capture_output=True, text=True).stdout.splitlines()
+    verbs = lines[lines.index("Commands:") + 1 :]
+    assert len(verbs) >= 17
+    for line in verbs:
+        assert re.fullmatch(r"  [a-z]+ +[A-Z].*\.", line) and not line.endswith("..."), line
 
 
 def test_an_internal_error_is_one_line_without_debug(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

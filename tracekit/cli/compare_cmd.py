@@ -29,4 +29,4 @@ def compare(run: Before, other: After, db: Db = DEFAULT_DB, as_json: AsJson = Fa
 
 
 def register(app: typer.Typer) -> None:
-    app.command("compare")(compare)
+    app.command("compare", short_help="Compare two runs of the same requests, figure by figure.")(compare)

@@ -37,4 +37,4 @@ def dashboard(
 
 
 def register(app: typer.Typer) -> None:
-    app.command("dashboard")(dashboard)
+    app.command("dashboard", short_help="Show runs in the browser, live while they replay.")(dashboard)

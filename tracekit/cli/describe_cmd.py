@@ -66,4 +66,4 @@ def _run(*, inputs: list[str], as_json: bool, debug: bool, window_length: int | 
 
 
 def register(app: typer.Typer) -> None:
-    app.command("describe")(describe)
+    app.command("describe", short_help="Say what a trace is: rates, bursts, lengths, prefix reuse.")(describe)

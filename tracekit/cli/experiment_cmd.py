@@ -106,4 +106,4 @@ def _run(*, as_json: bool, debug: bool, **options: Any) -> int:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("experiment")(experiment)
+    app.command("experiment", short_help="Vary one knob over the same windows of traces.")(experiment)

@@ -126,7 +126,8 @@ def _typer_text(error: TyperException) -> str:
     text = str(error)
     name = "/".join(getattr(parameter, "opts", [])) if parameter is not None else ""
     if text.startswith("Missing parameter") and getattr(parameter, "metavar", None):
-        return f"nothing given for {parameter.metavar}"  # type: ignore[union-attr]
+        option = f"{name} " if name.startswith("-") else ""
+        return f"nothing given for {option}{parameter.metavar}"  # type: ignore[union-attr]
     for found, said in _WORDS:
         text = re.sub(found, said, text)
     return f"{name}: {text}" if name and name not in text else text

@@ -140,4 +140,4 @@ def _run(*, as_json: bool, debug: bool, **options: Any) -> int:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("replay")(replay)
+    app.command("replay", short_help="Replay a trace and print its acceptance matrix.")(replay)

@@ -179,5 +179,5 @@ def _request_number(text: str) -> int:
 
 def register(app: typer.Typer) -> None:
     app.add_typer(runs, name="runs")
-    app.command("show")(show)
-    app.command("explain")(explain)
+    app.command("show", short_help="Print the matrix of a run, or several runs side by side.")(show)
+    app.command("explain", short_help="Tell the story of one request of a run.")(explain)

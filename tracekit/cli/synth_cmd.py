@@ -185,4 +185,4 @@ def _pairs(text: str, where: str) -> dict[str, Any]:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("synth")(synth)
+    app.command("synth", short_help="Make a synthetic trace, or a case from a recipe.")(synth)

@@ -84,5 +84,5 @@ def traces(db: Db = DEFAULT_DB, as_json: AsJson = False, debug: Debug = False) -
 
 
 def register(app: typer.Typer) -> None:
-    app.command("load")(load)
+    app.command("load", short_help="Load a trace into the database.")(load)
     app.command("traces")(traces)

@@ -111,5 +111,5 @@ def _print_left(found: dict[str, Any]) -> None:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("validate")(validate)
-    app.command("anonymize")(anonymize)
+    app.command("validate", short_help="Say what a file is and which rows would be dropped.")(validate)
+    app.command("anonymize", short_help="Write a slice of a trace that can be given away.")(anonymize)
