@@ -13,9 +13,10 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any
 
-__all__ = ["findings", "main"]
+__all__ = ["findings", "main", "refusal"]
 
 
 def findings(device: str, only: str = "", dtype: str = "") -> Iterator[Any]:
@@ -49,6 +50,18 @@ def findings(device: str, only: str = "", dtype: str = "") -> Iterator[Any]:
                 yield Finding(f"{part.__name__} {given[-1]}", False, f"{type(error).__name__}: {error}")
 
 
+def refusal(triton: str, numpy: str) -> str:
+    """Why these versions cannot interpret kernels; empty if they can."""
+
+    def number(version: str) -> tuple[int, int]:
+        major, minor, *_ = version.split(".")
+        return int(major), int(minor)
+
+    if number(triton) < (3, 7) and number(numpy) >= (2, 4):
+        return f"the interpreter of triton {triton} needs numpy below 2.4 and this is {numpy}; triton 3.7 takes either"
+    return ""
+
+
 def main(words: list[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m replay_kernels.check", description="Check every kernel on this machine.")
@@ -61,6 +74,10 @@ def main(words: list[str] | None = None) -> int:
     if given.device == "cpu":
         # Read when a kernel is defined: it must be there before the first one is imported.
         os.environ["TRITON_INTERPRET"] = "1"
+        why = refusal(version("triton"), version("numpy"))
+        if why:
+            print(why, file=sys.stderr)
+            return 2
     count = failed = 0
     for finding in findings(given.device, given.only, given.dtype):
         count, failed = count + 1, failed + (not finding.holds)

@@ -82,6 +82,13 @@ def test_bfloat16_is_never_interpreted(found: list[dict[str, Any]]) -> None:
     assert not [finding["name"] for finding in found if "bfloat16" in finding["name"]]
 
 
+def test_versions_that_cannot_interpret_are_named() -> None:
+    from replay_kernels.check import refusal
+
+    assert refusal("3.7.1", "2.4.6") == refusal("3.6.0", "2.3.5") == ""
+    assert refusal("3.6.0", "2.4.0").startswith("the interpreter of triton 3.6.0 needs numpy below 2.4")
+
+
 def test_wrong_kernels_are_found(tmp_path: Path) -> None:
     listed = tmp_path / "mutants.json"
     listed.write_text(json.dumps(MUTANTS))
