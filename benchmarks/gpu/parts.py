@@ -93,9 +93,26 @@ def _json_lines(file: Path) -> list[dict[str, Any]]:
     return [value for value in found if isinstance(value, dict)]
 
 
+def _engine_words(device: str, tiny: bool, folder: Path) -> list[str]:
+    extra = ["--tiny"] if tiny else []
+    return ["benchmarks.gpu.engine", "--device", device, *extra, "--json", str(folder / "engine.json")]
+
+
+def _engine_rows(folder: Path) -> list[Row]:
+    file = folder / "engine.json"
+    if not file.is_file():
+        return []
+    rows = []
+    for one in json.loads(file.read_text(encoding="utf-8"))["figures"]:
+        value = f"FAILED: {one['error']}" if one["error"] else f"{one['value']:g} {one['unit']}"
+        rows.append(Row("engine", one["name"], value, one["floor"], one["reached"]))
+    return rows
+
+
 PARTS: tuple[Part, ...] = (
-    Part("checks", 200, _check_words, _check_rows),
-    Part("kernels", 150, _kernel_words, _kernel_rows),
+    Part("checks", 180, _check_words, _check_rows),
+    Part("kernels", 120, _kernel_words, _kernel_rows),
+    Part("engine", 300, _engine_words, _engine_rows),
 )
 
 

@@ -44,7 +44,8 @@ def _one(run: IterationPass, query_len: int, decodes: int) -> None:
     head = np.zeros((4, tokens), np.int32)
     head[2] = -1
     if not query_len:
-        run.decode(torch.from_numpy(head.ravel()).to(device), decodes, 1)
+        for blocks in sorted({1, run.tables.sizes.blocks}):  # long KV is attended in splits, which are other kernels
+            run.decode(torch.from_numpy(head.ravel()).to(device), decodes, blocks)
         return
     layout = Layout(decodes=decodes, tokens=tokens, entries=1, samples=1, decode_blocks=1, max_query_len=query_len)
     layout.prefill_blocks = min(-(-query_len // run.pool.kv.shape[3]), run.tables.sizes.blocks)
