@@ -79,7 +79,12 @@ class PersistentBatch:
         self.table = np.zeros((sizes.rows, sizes.blocks), np.int32)
         """The host's copy of the block tables."""
         self._sent = [0] * sizes.rows
-        self._codes, self._rows, self._positions, self._keys = (np.zeros(sizes.rows, np.int32) for _ in range(4))
+        self._head = np.zeros((4, sizes.rows), np.int32)
+        """Codes, rows, positions and keys of the decodes, in batch order."""
+        self._growing: list[dict[Sequence, int]] = [{} for _ in range(block_size)]
+        """Decodes by the iteration, modulo the block size, in which they take a block; with the number of that block."""
+        self._phase: dict[Sequence, int] = {}
+        self._decode_blocks: int | None = None
         self._cells: list[int] = []
         self._blocks: list[int] = []
 
@@ -95,13 +100,16 @@ class PersistentBatch:
     def follow(self, plan: BatchPlan) -> None:
         """Take over what changed since the last plan."""
         self._cells, self._blocks = [], []
-        n = len(self.order)
-        self._codes[:n] -= 1
-        self._positions[:n] += 1
-        for seq in plan.joined:
-            self._join(seq, plan.iteration)
-        for seq in plan.left:
-            self._leave(seq)
+        n, head = len(self.order), self._head
+        if n:
+            head[0, :n] -= 1
+            head[2, :n] += 1
+        if plan.joined or plan.left:
+            self._decode_blocks = None
+            for seq in plan.joined:
+                self._join(seq, plan.iteration)
+            for seq in plan.left:
+                self._leave(seq)
         for seq in self._ending:
             self._forget(seq)
         self._ending = list(plan.finishing)
@@ -111,29 +119,38 @@ class PersistentBatch:
             self._sent[self._row[seq]] = 0
         for seq, _ in plan.loading:  # who may be swapped out again before it computes anything
             self._send_blocks(seq, seq.comp)
-        n = len(self.order)
-        if n:
-            for at in np.flatnonzero(self._positions[:n] % self._size == 0).tolist():
-                self._send_blocks(self.order[at], int(self._positions[at]) + 1)
+        growing = self._growing[plan.iteration % self._size]
+        if growing:
+            self._decode_blocks = None
+            self._grow_blocks(growing)
+
+    def _grow_blocks(self, growing: dict[Sequence, int]) -> None:
+        """Decodes that have filled their last block got another one."""
+        width, table, sent = self.sizes.blocks, self.table, self._sent
+        for seq, block in growing.items():
+            row, found = self._row[seq], seq.blocks[block]
+            table[row, block] = found
+            self._cells.append(row * width + block)
+            self._blocks.append(found)
+            sent[row] = growing[seq] = block + 1
 
     def _join(self, seq: Sequence, iteration: int) -> None:
         place = self._place[seq] = len(self.order)
         self.order.append(seq)
         row, position = self._row[seq], iteration - seq.origin - 1
-        self._rows[place], self._keys[place] = row, seq.index
-        self._positions[place] = position
-        self._codes[place] = -1 - self._cell(row, position - seq.prompt_tokens)
+        self._head[:, place] = -1 - self._cell(row, position - seq.prompt_tokens), row, position, seq.index
+        phase = self._phase[seq] = (seq.origin + 1) % self._size
+        self._growing[phase][seq] = -(-position // self._size)
 
     def _leave(self, seq: Sequence) -> None:
         """The last of the batch takes the place of ``seq``."""
         place = self._place.pop(seq)
+        del self._growing[self._phase.pop(seq)][seq]
         last = self.order.pop()
         if last is not seq:
             self.order[place] = last
             self._place[last] = place
-            at = len(self.order)
-            for column in (self._codes, self._rows, self._positions, self._keys):
-                column[place] = column[at]
+            self._head[:, place] = self._head[:, len(self.order)]
 
     def _cell(self, row: int, token: int) -> int:
         return row * self.sizes.tokens + token
@@ -156,8 +173,7 @@ class PersistentBatch:
         self._free = list(range(2 * rows - 1, rows - 1, -1))
         self.table = np.concatenate((self.table, np.zeros_like(self.table)))
         self._sent += [0] * rows
-        columns = (self._codes, self._rows, self._positions, self._keys)
-        self._codes, self._rows, self._positions, self._keys = (np.concatenate((c, np.zeros_like(c))) for c in columns)
+        self._head = np.concatenate((self._head, np.zeros_like(self._head)), axis=1)
 
     def _forget(self, seq: Sequence) -> None:
         row = self._row.pop(seq, None)
@@ -180,9 +196,12 @@ class PersistentBatch:
 
     def lay_out(self, plan: BatchPlan, bucket: int, void: list[int]) -> Layout:
         """The layout of ``plan``'s iteration, its decodes padded to ``bucket`` rows (at least their number)."""
-        layout = Layout(decodes=bucket, padding=bucket - len(self.order), void=len(void))
-        if self.order:
-            layout.decode_blocks = int(self._positions[: len(self.order)].max()) // self._size + 1
+        real = len(self.order)
+        layout = Layout(decodes=bucket, padding=bucket - real, void=len(void))
+        if real:
+            if self._decode_blocks is None:
+                self._decode_blocks = int(self._head[2, :real].max()) // self._size + 1
+            layout.decode_blocks = self._decode_blocks
         tokens = bucket
         for entry in plan.prefill:
             self._send_blocks(entry.seq, entry.kv_len)
@@ -198,17 +217,16 @@ class PersistentBatch:
         """Fill the packed buffer ``out`` [layout.size]."""
         n, tokens, real = layout.decodes, layout.tokens, len(self.order)
         head = out[: 4 * tokens].reshape(4, tokens)
-        for line, column in zip(head, (self._codes, self._rows, self._positions, self._keys), strict=True):
-            line[:real] = column[:real]
-        head[:, real:n] = 0
-        head[2, real:n] = -1
+        head[:, :real] = self._head[:, :real]
+        if n > real:
+            head[:, real:n] = 0
+            head[2, real:n] = -1
         at = 4 * tokens
         if layout.entries:
             at = self._pack_entries(plan, layout, head, out)
-        updates = layout.updates
-        out[at : at + updates] = self._cells
-        out[at + updates : at + 2 * updates] = self._blocks
-        out[at + 2 * updates : at + 2 * updates + len(void)] = void
+        rest = self._cells + self._blocks + void
+        if rest:
+            out[at : at + len(rest)] = rest
 
     def _pack_entries(self, plan: BatchPlan, layout: Layout, head: Ints, out: Ints) -> int:
         count, samples, real = layout.entries, layout.samples, len(self.order)
@@ -217,8 +235,8 @@ class PersistentBatch:
         at += 3 * count + 1
         packed, targets, keys = (out[at + k * samples : at + (k + 1) * samples] for k in range(3))
         packed[:real] = np.arange(real)
-        targets[:real] = -self._codes[:real]
-        keys[:real] = self._keys[:real]
+        targets[:real] = -self._head[0, :real]
+        keys[:real] = self._head[3, :real]
         where = layout.decodes
         starts[0] = 0
         sample = real
@@ -249,6 +267,6 @@ class PersistentBatch:
 
     def sampling(self, plan: BatchPlan) -> Ints:
         """Request indices of the tokens that ``plan`` samples, in the order of its samples."""
-        keys = self._keys[: len(self.order)].copy()
+        keys = self._head[3, : len(self.order)].copy()
         return np.concatenate((keys, np.array([s.index for s in plan.sampled], np.int32))) if plan.sampled else keys
 

@@ -149,20 +149,28 @@ class TorchExecutor:
         began = _now()
         if self._failure is not None and self._failure.iteration <= iteration.plan.iteration:
             raise self._failure
-        device = 0
-        if iteration.computes:
-            tokens = self._tokens(iteration)
-            device = self._device.read()
-            if len(tokens) and int(tokens.min()) < 0:
-                self._failure = EngineFailure(iteration.plan.iteration, "a hidden state is not finite (NaN or infinite)")
-                raise self._failure
-        waited = _now() - began
         copied = self._swapper.measured(iteration) if self._swapper is not None else 0
-        result = self._result(iteration, device, copied)
-        self.notes[iteration.plan.iteration] = (
-            iteration.mode, iteration.padded, iteration.schedule_ns, iteration.host_ns(device, cuda=self._staging.cuda), waited
-        )
-        return result
+        if not iteration.computes:
+            self._note(iteration, iteration.submitted_ns, began)
+            return IterationResult(copied, 0, 0)
+        tokens = self._tokens(iteration)
+        if len(tokens) and tokens.min() < 0:
+            self._failure = EngineFailure(iteration.plan.iteration, "a hidden state is not finite (NaN or infinite)")
+            raise self._failure
+        device = self._device.read()
+        submit = iteration.submitted_ns
+        if not self._staging.cuda:  # there is no device apart: the computing was part of submitting
+            submit = max(submit - device, 0)
+        self._note(iteration, submit, began)
+        # Synchronous: what the host does before the device starts, then the device. Asynchronous: the longer one counts.
+        if self._asynchronous:
+            host = iteration.schedule_ns + submit
+            return IterationResult(max(device, host), device, host)
+        host = iteration.schedule_ns + iteration.prepared_ns
+        return IterationResult(device + host, device, host)
+
+    def _note(self, iteration: _Iteration, submit: int, began: int) -> None:
+        self.notes[iteration.plan.iteration] = iteration.mode, iteration.padded, iteration.schedule_ns, submit, _now() - began
 
     def _tokens(self, iteration: _Iteration) -> npt.NDArray[np.int64]:
         assert iteration.tokens is not None
@@ -175,16 +183,6 @@ class TorchExecutor:
         if iteration.sampling is not None and self.tokens is not None:
             self.tokens.add(iteration.sampling, tokens[: len(iteration.sampling)])
         return tokens[: len(tokens) - iteration.padded]
-
-    def _result(self, iteration: _Iteration, device: int, copied: int) -> IterationResult:
-        """Synchronous: what the host does before the device starts, then the device. Asynchronous: the longer one counts."""
-        if not iteration.computes:
-            return IterationResult(copied, 0, 0)
-        if self._asynchronous:
-            host = iteration.schedule_ns + iteration.host_ns(device, cuda=self._staging.cuda)
-            return IterationResult(max(device, host), device, host)
-        host = iteration.schedule_ns + iteration.prepared_ns
-        return IterationResult(device + host, device, host)
 
 
 class _Iteration:
@@ -205,10 +203,6 @@ class _Iteration:
         self.tokens: Callable[[], npt.NDArray[np.int64]] | None = None
         self.sampling: npt.NDArray[np.int32] | None = None
         self.copies: object = None
-
-    def host_ns(self, device: int, *, cuda: bool) -> int:
-        """Host time of the submission; where there is no device apart, the computing itself is left out."""
-        return self.submitted_ns if cuda else max(self.submitted_ns - device, 0)
 
     def wait(self) -> IterationResult:
         return self.executor.finish(self)

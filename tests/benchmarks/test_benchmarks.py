@@ -78,6 +78,16 @@ def test_mooncake(capsys: pytest.CaptureFixture[str]) -> None:
     assert 0 < figures["hit_share"]["value"] < 1
 
 
+def test_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch", reason="the torch engine needs the extra [engine]")
+    from benchmarks import engine
+
+    figures = json.loads(run(engine.main, "--json", "--repeats", "1", "--quick", capsys=capsys))["figures"]
+    assert {"decode_per_s", "decode_ratio", "host_us", "host_warm_us", "event_log_us"} <= set(figures)
+    assert (figures["host_us"]["target"], figures["event_log_us"]["target"], figures["decode_ratio"]["target"]) == (150, 10, 1)
+    assert figures["host_us"]["value"] > 0
+
+
 def test_policies(capsys: pytest.CaptureFixture[str]) -> None:
     figures = json.loads(run(policies.main, "--json", "--repeats", "1", "--scale", "0.02", capsys=capsys))["figures"]
     assert {"plain_per_s", "fair_per_s", "fair_ratio", "priority_per_s", "priority_ratio", "python_reference"} == set(figures)
