@@ -65,12 +65,14 @@ class Replica:
         pool = pool or make_pool(config, "auto", rules)
         self.scheduler = Scheduler(config, pool, rules, block_bytes=kv_block_bytes, handover=handover)
         self._desk, self._executor = desk, executor
-        self._schedule = executor.watch(self.scheduler.schedule) if isinstance(executor, Watching) else self.scheduler.schedule
         self.calendar = calendar
         if before is None:
             self.recorder = Recorder(sink, config, mode=mode, stall_threshold_ns=stall_threshold_ns, on_chunk=on_chunk)
         else:
             self.recorder, self.scheduler.state.it = before.recorder, before.scheduler.state.it
+        self._schedule = self.scheduler.schedule
+        if isinstance(executor, Watching):
+            self._schedule = executor.watch(self._schedule, self.recorder.flush)
         self.recorder.spans.batch_answers = rules.batching.answers == "batch"
         self.intake = Intake(calendar, self.scheduler, self.recorder, rules, facts, client, desk)
         self.now: int = 0 if before is None else before.now

@@ -385,9 +385,10 @@ class Executor(Protocol):
 
 @runtime_checkable
 class Watching(Protocol):
-    """An executor that times the scheduler too: the loop calls what it returns in place of ``schedule``."""
+    """An executor whose iterations take their time: it times the scheduler (the loop calls what it returns in place of
+    ``schedule``), and calls ``flush`` now and then, so that who follows the run sees what has been logged."""
 
-    def watch(self, schedule: Callable[[int], BatchPlan]) -> Callable[[int], BatchPlan]: ...
+    def watch(self, schedule: Callable[[int], BatchPlan], flush: Callable[[], None]) -> Callable[[int], BatchPlan]: ...
 
 
 class EventSink(Protocol):

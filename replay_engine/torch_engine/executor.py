@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 __all__ = ["TorchExecutor"]
 
 _now = time.perf_counter_ns
+FLUSH_NS = 250_000_000
+"""Whoever follows a replay sees it within this time."""
+
+
+def _nothing() -> None:
+    """Nobody follows."""
 
 
 class TorchExecutor:
@@ -65,10 +71,13 @@ class TorchExecutor:
         self._asynchronous, self._poison = asynchronous, poison
         self._device = DeviceClock(run.model.device)
         self._schedule_ns = 0
+        self._flush: Callable[[], None] = _nothing
+        self._flushed_ns = _now()
         self._failure: EngineFailure | None = None
 
-    def watch(self, schedule: Callable[[int], BatchPlan]) -> Callable[[int], BatchPlan]:
-        """``schedule``, timed: its host time is part of the iteration it decides."""
+    def watch(self, schedule: Callable[[int], BatchPlan], flush: Callable[[], None]) -> Callable[[int], BatchPlan]:
+        """``schedule``, timed: its host time is part of the iteration it decides. ``flush`` is called a few times a second."""
+        self._flush = flush
 
         def timed(now: int = 0) -> BatchPlan:
             began = _now()
@@ -147,6 +156,10 @@ class TorchExecutor:
     def finish(self, iteration: _Iteration) -> IterationResult:
         """The result of ``iteration``, waited for."""
         began = _now()
+        if began - self._flushed_ns > FLUSH_NS:
+            self._flushed_ns = began
+            self._flush()
+            began = _now()
         if self._failure is not None and self._failure.iteration <= iteration.plan.iteration:
             raise self._failure
         copied = self._swapper.measured(iteration) if self._swapper is not None else 0
