@@ -109,7 +109,8 @@ def transformers_seconds(shape: Any) -> Callable[[int], float]:
 
     config = Qwen3Config(
         vocab_size=shape.vocab, hidden_size=shape.hidden, intermediate_size=shape.intermediate, num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads, head_dim=shape.head_dim, max_position_embeddings=4096,
+        num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads, head_dim=shape.head_dim,
+        max_position_embeddings=4096,
     )  # fmt: skip
     model = Qwen3ForCausalLM(config).eval()
     ids = torch.randint(1, shape.vocab, (BATCH, PROMPT))
@@ -156,7 +157,7 @@ def host(model: Any, repeats: int, output: int) -> dict[str, Figure]:
     return {
         "host_us": Figure(
             value=cold, unit="us", target=HOST_TARGET_US, at_most=True,
-            reference=f"schedule, packing, results, update, log; batch {HOST_BATCH}", note="the forward pass has emptied the caches",
+            reference=f"schedule, packing, results, update, log; batch {HOST_BATCH}", note="the pass has emptied the caches",
         ),
         "host_warm_us": Figure(value=min(full), unit="us", reference="the same with the forward pass left out, as beside a GPU"),
         "event_log_us": Figure(

@@ -34,6 +34,10 @@ _VLLM = Rules()
 _NO_FACTS = DoorFacts()
 
 
+def _schedule(executor: Executor, scheduler: Scheduler, recorder: Recorder) -> Callable[[int], BatchPlan]:
+    return executor.watch(scheduler.schedule, recorder.flush) if isinstance(executor, Watching) else scheduler.schedule
+
+
 class Replica:
     """An engine behind a calendar. ``next_ns`` is when its next plan is made, ``NEVER`` while nothing it knows of is to come.
 
@@ -70,9 +74,7 @@ class Replica:
             self.recorder = Recorder(sink, config, mode=mode, stall_threshold_ns=stall_threshold_ns, on_chunk=on_chunk)
         else:
             self.recorder, self.scheduler.state.it = before.recorder, before.scheduler.state.it
-        self._schedule = self.scheduler.schedule
-        if isinstance(executor, Watching):
-            self._schedule = executor.watch(self._schedule, self.recorder.flush)
+        self._schedule = _schedule(executor, self.scheduler, self.recorder)
         self.recorder.spans.batch_answers = rules.batching.answers == "batch"
         self.intake = Intake(calendar, self.scheduler, self.recorder, rules, facts, client, desk)
         self.now: int = 0 if before is None else before.now

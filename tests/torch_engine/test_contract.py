@@ -213,6 +213,24 @@ def test_more_sequences_than_rows() -> None:
     rows = [Row(2_000_000, 20, 30, priority=20 - i) for i in range(20)]
     rules = Rules(preemption=Preemption(to_admit=True), order=Order(by="priority"))
     tight = config_of(max_num_seqs=1, num_gpu_blocks=40)
-    ran = replay_rows(rows, tight, rules)
-    assert ran.engine.run.tables.sizes.rows > 5
-    assert ran.tokens == replay_rows(rows, config_of()).tokens
+    engine = engine_for(rows, tight, rules)
+    inner = engine.executor
+
+    class EvenTimes:
+        """The engine, on a clock on which every iteration takes a millisecond: two between arrivals, on any machine."""
+
+        def submit(self, plan: BatchPlan) -> Any:
+            pending = inner.submit(plan)
+
+            class Waits:
+                def wait(self) -> IterationResult:
+                    pending.wait()
+                    return IterationResult(1_000_000, 1_000_000, 0)
+
+            return Waits()
+
+    state = Replay(RowSource(rows, BLOCK), tight, EvenTimes(), MemorySink(), rules=rules, pool=engine.pool).run()
+    assert state == "finished"
+    assert engine.run.tables.sizes.rows > 5
+    assert inner.tokens is not None
+    assert inner.tokens.by_request() == replay_rows(rows, config_of()).tokens
