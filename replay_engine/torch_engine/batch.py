@@ -244,7 +244,7 @@ class PersistentBatch:
         for i, entry in enumerate(plan.prefill):
             seq, row = entry.seq, self._row[entry.seq]
             end = where + entry.query_len
-            self._pack_tokens(head[:, where:end], entry, row)
+            _pack_tokens(head[:, where:end], entry, row, self._prompt[seq], self.sizes.tokens)
             starts[i + 1], rows[i], lens[i] = end - layout.decodes, row, entry.kv_len
             if seq in sampled:
                 packed[sample], keys[sample] = end - 1, seq.index
@@ -253,20 +253,19 @@ class PersistentBatch:
             where = end
         return at + 3 * samples
 
-    def _pack_tokens(self, head: Ints, entry: PrefillEntry, row: int) -> None:
-        """An entry's tokens: its prompt's by id, tokens it sampled (and recomputes now) by their cell."""
-        prompt = self._prompt[entry.seq]
-        low, high, own = entry.kv_len - entry.query_len, entry.kv_len, len(prompt)
-        known = max(min(high, own) - low, 0)
-        head[0, :known] = prompt[low : low + known]
-        if known < entry.query_len:
-            first = self._cell(row, low + known - own)
-            head[0, known:] = np.arange(-1 - first, -1 - first - (entry.query_len - known), -1)
-        head[1], head[3] = row, entry.seq.index
-        head[2] = np.arange(low, high)
-
     def sampling(self, plan: BatchPlan) -> Ints:
         """Request indices of the tokens that ``plan`` samples, in the order of its samples."""
         keys = self._head[3, : len(self.order)].copy()
         return np.concatenate((keys, np.array([s.index for s in plan.sampled], np.int32))) if plan.sampled else keys
 
+
+def _pack_tokens(head: Ints, entry: PrefillEntry, row: int, prompt: Ints, width: int) -> None:
+    """An entry's tokens: its ``prompt``'s by id, tokens it sampled (and recomputes now) by their cell; ``width`` cells a row."""
+    low, high, own = entry.kv_len - entry.query_len, entry.kv_len, len(prompt)
+    known = max(min(high, own) - low, 0)
+    head[0, :known] = prompt[low : low + known]
+    if known < entry.query_len:
+        first = row * width + low + known - own
+        head[0, known:] = np.arange(-1 - first, -1 - first - (entry.query_len - known), -1)
+    head[1], head[3] = row, entry.seq.index
+    head[2] = np.arange(low, high)
