@@ -25,7 +25,6 @@ from replay_engine.types import Phase, RequestState
 from tracekit.errors import UsageError
 from tracekit.generators.recipe import build_case
 from tracekit.generators.recipe_file import read_recipe
-from tracekit.generators.recipe_pools import KV_BYTES
 from tracekit.traces.load import read_trace
 from tracekit.traces.source import TraceSource
 
@@ -132,7 +131,7 @@ def runs_of(case: str, folder: Path, draw: int = 0) -> Iterator[CaseRun]:
         policy = load_policy(own.get("policy", built.policy), profile)
         source = TraceSource.from_loaded(read_trace(own.get("trace", built.trace)))
         sink = MemorySink()
-        how, totals = _replayed(source, policy, profile.latency, built.fleets.get(name), sink)
+        how, totals = _replayed(source, policy, profile.latency, sink)
         outcomes = sink.table("outcomes")
         outcomes = outcomes[np.argsort(outcomes["request"])]
         finished = int((outcomes["state"] == RequestState.finished).sum())
@@ -141,9 +140,7 @@ def runs_of(case: str, folder: Path, draw: int = 0) -> Iterator[CaseRun]:
         yield CaseRun(case=case, variant=name, policy=policy, source=source, outcomes=outcomes, totals=totals, sink=sink)
 
 
-def _replayed(
-    source: TraceSource, policy: Policy, latency: Latency, fleet: tuple[int, str] | None, sink: MemorySink
-) -> tuple[str, RunTotals]:
+def _replayed(source: TraceSource, policy: Policy, latency: Latency, sink: MemorySink) -> tuple[str, RunTotals]:
     """How it ended, and the sums."""
 
     def executor(config: SchedulerConfig) -> SimExecutor:
@@ -151,13 +148,15 @@ def _replayed(
 
     config, rules = policy.scheduler, policy.rules
     replay: Replay | FleetReplay | PdReplay
-    if fleet is not None:
-        router = make_router(fleet[1], fleet[0], blocks=config.usable_blocks)
-        replay = FleetReplay(source, config, [executor(config) for _ in range(fleet[0])], router, sink, rules=rules)
+    if rules.fleet.active:
+        replicas = rules.fleet.replicas
+        router = make_router(rules.fleet.router, replicas, blocks=config.usable_blocks)
+        replay = FleetReplay(source, config, [executor(config) for _ in range(replicas)], router, sink, rules=rules)
     elif rules.pd.prefill:
         engines = [*["prefill"] * rules.pd.prefill, *["decode"] * rules.pd.decode]
         executors = [executor(policy.engines[pool]) for pool in engines]
-        replay = PdReplay(source, policy.engines, executors, sink, rules=rules, kv_block_bytes=KV_BYTES * config.block_size)
+        block = (rules.kv_link.kv_bytes_per_token or 0) * config.block_size
+        replay = PdReplay(source, policy.engines, executors, sink, rules=rules, kv_block_bytes=block, seed=rules.pd.seed)
     else:
         replay = Replay(source, config, executor(config), sink, rules=rules)
     return replay.run(), replay.totals

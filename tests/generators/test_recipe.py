@@ -40,8 +40,8 @@ def test_case_builds_with_its_variants(case: str, tmp_path: Path) -> None:
     assert source.total == built.requests
     assert source.left_out == 0
     assert int(source.prompt_tokens.max() + source.output_tokens.max()) <= base.scheduler.max_model_len + 1
-    for name, own in built.variants.items():
-        assert own or built.fleets[name] != built.fleets["base"], "a variant that changes nothing"
+    for own in built.variants.values():
+        assert own, "a variant that changes nothing"
         if "policy" in own:
             changed = load_policy(own["policy"], load_profile(own.get("profile", built.profile)))
             assert (changed.scheduler, changed.rules) != (base.scheduler, base.rules)
@@ -49,15 +49,13 @@ def test_case_builds_with_its_variants(case: str, tmp_path: Path) -> None:
             assert read_trace(own["trace"]).report.rows_kept == built.requests
 
 
-def test_the_fleet_of_a_case_is_part_of_its_command(tmp_path: Path) -> None:
-    built = build_case(CASES / "D08.yaml", tmp_path)
-    assert built.fleets == dict.fromkeys(("base", "budget 16384", "seats 512", "kv x4"), (8, "round_robin")) | {
-        "route by prefix": (8, "prefix_affinity")
-    }
-    commands = built.commands()
-    assert commands["kv x4"].endswith("policy.kv-x4.toml --replicas 8 --router round_robin")
-    assert commands["route by prefix"].endswith("policy.toml --replicas 8 --router prefix_affinity")
-    assert not any("--replicas" in command for command in build_case(CASES / "D07.yaml", tmp_path / "one").commands().values())
+def test_the_fleet_of_the_cases() -> None:
+    recipe = read_recipe(CASES / "D08.yaml")
+    fleet = policy_of(recipe, profile_of(recipe)).rules.fleet
+    assert (fleet.replicas, fleet.router) == (8, "round_robin")
+    fixed = recipe.variant("route by prefix")
+    fleet = policy_of(fixed, profile_of(fixed)).rules.fleet
+    assert (fleet.replicas, fleet.router) == (8, "prefix_affinity")
 
 
 def test_same_recipe_same_bytes(tmp_path: Path) -> None:
@@ -100,7 +98,8 @@ def test_the_pools_of_the_cases() -> None:
     assert policy.rules.pd.prefill_router == "weighted(.62,.32,.05,.005,.005)"
     assert policy.rules.pd.decode_router == "round_robin"
     link = policy.rules.kv_link
-    assert (link.bandwidth, link.latency_s, link.concurrent) == (40.0, 0.005, 0)
+    assert (link.bandwidth, link.latency_s, link.concurrent, link.kv_bytes_per_token) == (40.0, 0.005, 0, 131_072)
+    assert policy.rules.pd.seed == 1
     assert (policy.engines["prefill"].max_num_seqs, policy.engines["decode"].max_num_seqs) == (64, 256)
     assert policy.scheduler.max_model_len == 400_000
     even = recipe.variant("round robin")
@@ -114,7 +113,7 @@ def test_the_pools_of_the_cases() -> None:
 
 POOLS = """seed: 1
 pd: {prefill: {n: 2, budget: 512, seats: 8, kv_tokens: 9000}, decode: {n: 1, budget: 512, seats: 8, kv_tokens: 9000},
-     link: "1e9 B/s"}
+     kv_bytes_per_token: 4096, link: "1e9 B/s"}
 engine: {cost: S80}
 load: [{cls: c, n: 6, arrive: "poisson(2)", isl: 700, osl: 50}]
 """
@@ -128,7 +127,7 @@ load: [{cls: c, n: 6, arrive: "poisson(2)", isl: 700, osl: 50}]
         (('"1e9 B/s"', '"fast"'), "line 3: pd.link: fast: expected a link, as 40e9 B/s + 5 ms"),
         (('"1e9 B/s"', '"1e9 B/s + 5 m"'), "line 3: pd.link: 1e9 B/s + 5 m: expected a link"),
         (('"1e9 B/s"', '"1e9 B/s", link_queue: lifo'), "line 3: pd.link_queue: lifo: expected one of none, fifo per"),
-        (('"1e9 B/s"', '"1e9 B/s", kv_bytes_per_token: 5'), "line 3: pd.kv_bytes_per_token: 5: expected 131072"),
+        (("kv_bytes_per_token: 4096, ", ""), "line 2: pd.kv_bytes_per_token: None: expected a whole number of at least 1"),
         (("decode: {n: 1, budget: 512, seats: 8, kv_tokens: 9000}", "decode: 1"), "line 2: pd.decode: expected a mapping"),
         (("pd: {prefill: {n: 2, budget: 512, seats: 8, kv_tokens: 9000}, ", "pd: {"), "line 2: pd.prefill: expected n, budget"),
         (("cost: S80", "cost: S80, step: mixed"), "batching.step"),

@@ -7,7 +7,6 @@ query x context, which is our model with floor 0 and no host time.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,7 @@ from replay_engine.settings_file import render_toml
 from tracekit.errors import UsageError, shown
 from tracekit.generators.prefixes import BLOCK_TOKENS, PromptBlocks
 from tracekit.generators.recipe_file import Recipe, read_recipe
-from tracekit.generators.recipe_pools import fleet_of, pool_tables
+from tracekit.generators.recipe_pools import fleet_table, pool_tables
 from tracekit.generators.recipe_values import parse_amount, parse_arrivals, parse_quotient
 from tracekit.traces.synth import Columns, write_jsonl
 
@@ -42,26 +41,19 @@ MOST_REQUESTS = 10_000_000
 
 @dataclass(slots=True, kw_only=True)
 class Built:
-    """The files of a case: ``trace``, ``profile`` and ``policy`` of the base, and per variant those that differ from it.
-
-    ``fleets``: replicas and router of each, by its name (``base`` for the base), where there are several.
-    """
+    """The files of a case: ``trace``, ``profile`` and ``policy`` of the base, and per variant those that differ from it."""
 
     trace: Path
     profile: Path
     policy: Path
     requests: int
     variants: dict[str, dict[str, Path]] = field(default_factory=dict)
-    fleets: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     def commands(self) -> dict[str, str]:
         """What replays the base and each variant."""
         base = {"trace": self.trace, "profile": self.profile, "policy": self.policy}
-        found = {name: "tracekit replay {trace} --profile {profile} --policy {policy}".format(**(base | own))
-                 for name, own in {"base": {}, **self.variants}.items()}  # fmt: skip
-        for name, (replicas, router) in self.fleets.items():
-            found[name] += f" --replicas {replicas} --router {shlex.quote(router)}"
-        return found
+        return {name: "tracekit replay {trace} --profile {profile} --policy {policy}".format(**(base | own))
+                for name, own in {"base": {}, **self.variants}.items()}  # fmt: skip
 
 
 def build_case(path: str | Path, out: str | Path) -> Built:
@@ -77,8 +69,6 @@ def build_case(path: str | Path, out: str | Path) -> Built:
     folder.mkdir(parents=True, exist_ok=True)
     built = Built(trace=folder / "trace.jsonl.gz", profile=folder / "profile.toml", policy=folder / "policy.toml",
                   requests=len(trace))  # fmt: skip
-    fleets = {name: fleet_of(each) for name, each in {"base": recipe, **variants}.items()}
-    built.fleets = {name: fleet for name, fleet in fleets.items() if fleet is not None}
     write_jsonl(trace, built.trace)
     built.profile.write_text(base["profile"], encoding="utf-8")
     built.policy.write_text(base["policy"], encoding="utf-8")
@@ -147,6 +137,8 @@ def _tables(recipe: Recipe) -> dict[str, dict[str, Any]]:
     if _one_of(recipe, "second_prompt_split", {"true": True, "false": False}, "true") is False:
         batching["max_partial_prefills"] = 1
     tables = {"scheduler": scheduler, "batching": batching, **pools}
+    if recipe.fleet:
+        tables["fleet"] = fleet_table(recipe)
     if recipe.client:
         tables["client"] = dict(recipe.client)
     for table, knobs in recipe.policy.items():

@@ -12,32 +12,26 @@ from tracekit.errors import UsageError, shown
 from tracekit.generators.recipe_file import Recipe
 from tracekit.generators.recipe_values import parse_quotient
 
-__all__ = ["KV_BYTES", "fleet_of", "pool_tables"]
+__all__ = ["fleet_table", "pool_tables"]
 
-KV_BYTES = 131_072
-"""A recipe's profile has no model, and a replay takes so many bytes for a token's KV then."""
 _POOLS = ("prefill", "decode")
 _LINK = re.compile(r"\s*([0-9.eE+]+)\s*B/s\s*(?:\+\s*([0-9.eE+]+)\s*(ms|us|s)\s*)?")
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 _QUEUES = {"none": 0, "fifo per prefill worker": 1}
 
 
-def fleet_of(recipe: Recipe) -> tuple[int, str] | None:
-    """Replicas and router, ``None`` for a recipe without a fleet; the router ``prefix`` is ``prefix_affinity``.
-
-    Errors: ``UsageError``.
-    """
-    if not recipe.fleet:
-        return None
+def fleet_table(recipe: Recipe) -> dict[str, Any]:
+    """``[fleet]``; the router ``prefix`` is ``prefix_affinity``. Errors: ``UsageError``."""
     replicas = _whole(recipe, ("fleet",), recipe.fleet, "replicas")
     route = str(recipe.fleet.get("route", "round_robin"))
-    return replicas, _router(recipe, ("fleet", "route"), "prefix_affinity" if route == "prefix" else route, replicas)
+    router = _router(recipe, ("fleet", "route"), "prefix_affinity" if route == "prefix" else route, replicas)
+    return {"replicas": replicas, "router": router}
 
 
 def pool_tables(recipe: Recipe, block_tokens: int) -> dict[str, dict[str, Any]]:
     """``[pd]``, ``[kv_link]``, ``[pools]``, and ``[scheduler]``: the prefill pool's, with the longest request that both can hold.
 
-    A pool's ``seed`` is that of its router, which ``replay --seed`` says. Errors: ``UsageError``.
+    The seed of a pool is that of its router; both routers draw by their sum. Errors: ``UsageError``.
     """
     for pool in _POOLS:
         if not isinstance(recipe.pd.get(pool), Mapping):
@@ -51,6 +45,7 @@ def pool_tables(recipe: Recipe, block_tokens: int) -> dict[str, dict[str, Any]]:
     for pool in _POOLS:
         if "route" in recipe.pd[pool]:
             pd[f"{pool}_router"] = _router(recipe, ("pd", pool, "route"), str(recipe.pd[pool]["route"]), pd[pool])
+    pd["seed"] = sum(whole(pool, "seed", 0) for pool in _POOLS if "seed" in recipe.pd[pool])
     pools = {
         pool: {
             "max_num_batched_tokens": whole(pool, "budget"),
@@ -81,9 +76,6 @@ def _router(recipe: Recipe, path: tuple[str, ...], given: str, engines: int) -> 
 
 
 def _link(recipe: Recipe) -> dict[str, Any]:
-    if recipe.pd.get("kv_bytes_per_token", KV_BYTES) != KV_BYTES:
-        where, value = recipe.at("pd", "kv_bytes_per_token"), shown(recipe.pd["kv_bytes_per_token"])
-        raise UsageError(f"{where}: {value}: expected {KV_BYTES}, what a profile without a model has")
     found = _LINK.fullmatch(str(recipe.pd.get("link")))
     if found is None:
         raise UsageError(f"{recipe.at('pd', 'link')}: {shown(recipe.pd.get('link'))}: expected a link, as 40e9 B/s + 5 ms")
@@ -91,4 +83,6 @@ def _link(recipe: Recipe) -> dict[str, Any]:
     if queue not in _QUEUES:
         raise UsageError(f"{recipe.at('pd', 'link_queue')}: {shown(queue)}: expected one of {', '.join(_QUEUES)}")
     delay = parse_quotient(found[2] or 0, where) * _UNITS[found[3] or "s"]
-    return {"gb_per_s": parse_quotient(found[1], where) / 1e9, "latency_s": delay, "concurrent": _QUEUES[queue]}
+    bandwidth = parse_quotient(found[1], where) / 1e9
+    weight = _whole(recipe, ("pd",), recipe.pd, "kv_bytes_per_token")
+    return {"gb_per_s": bandwidth, "latency_s": delay, "concurrent": _QUEUES[queue], "kv_bytes_per_token": weight}
