@@ -248,3 +248,8 @@ class Rules:
     fleet: FleetRules = field(default_factory=FleetRules)
     pd: Pd = field(default_factory=Pd)
     kv_link: KvLinkRules = field(default_factory=KvLinkRules)
+
+    @property
+    def several(self) -> bool:
+        """Whether several engines run, so that rows name theirs (``replica``)."""
+        return self.fleet.active or self.pd.prefill > 0

@@ -39,7 +39,6 @@ class RunRecord:
         self._began = time.monotonic()
         self.totals = RunTotals()
         self.stall_threshold_ns, self._stall_rule = stall_threshold(setup.slo)
-        config = setup.policy.scheduler
         self._row: dict[str, Any] = {
             "name": name,
             "trace": setup.trace,
@@ -56,13 +55,9 @@ class RunRecord:
             "slice": _slice(setup),
             "tracekit_version": __version__,
         }
-        constants: dict[str, dict[str, Any]] = {
-            "iterations": {
-                "budget": config.token_budget, "kv_total": config.usable_blocks, "paused": 0, "swapped": 0,
-            },
-        }  # fmt: skip
+        constants = _constants(setup)
         layouts: dict[str, np.dtype[np.void]] = {}
-        if setup.policy.rules.fleet.active:
+        if setup.policy.rules.several:
             layouts = {table: with_replica(layout) for table, layout in TABLES.items()}
         if setup.torch is None:
             constants["iterations"] |= {"mode": "simulated", "padded_tokens": 0}
@@ -131,7 +126,8 @@ class RunRecord:
             gaps=self._gaps(outcomes),
             stall_threshold_ns=self.stall_threshold_ns,
             stall_rule=self._stall_rule,
-            by_replica=self.by_replica if setup.policy.rules.fleet.active else (),
+            **self._pools(),
+            by_replica=self.by_replica if setup.policy.rules.several else (),
         )
 
     def _observed(self) -> dict[str, npt.NDArray[Any]] | None:
@@ -189,14 +185,20 @@ class RunRecord:
         if policy.rules.batching.kv_allocation != "contiguous" or self._setup.events != "full":
             return None
         iterations, entries, spans = (self._table(name) for name in ("iterations", "prefill_entries", "spans"))
-        if policy.rules.fleet.active:
+        if policy.rules.several:
             return fleet_written(iterations, entries, spans, outcomes, policy.scheduler.block_size)
         return written_block_ns(iterations, entries, spans, outcomes, policy.scheduler.block_size)
+
+    def _pools(self) -> dict[str, Any]:
+        """What the matrix says of separate pools is taken from."""
+        if not self._setup.policy.rules.pd.prefill or self._setup.events != "full":
+            return {}
+        return {"pool_spans": self._table("spans"), "transfers": self._table("transfers")}
 
     def _gaps(self, outcomes: npt.NDArray[np.void]) -> TokenGaps | None:
         if self._setup.events != "full":
             return None
-        gaps = fleet_gaps if self._setup.policy.rules.fleet.active else token_gaps
+        gaps = fleet_gaps if self._setup.policy.rules.several else token_gaps
         return gaps(self._table("iterations"), self._table("spans"), outcomes, self._counted())
 
     def _per_request(self, inputs: MatrixInputs) -> dict[str, Any]:
@@ -219,6 +221,13 @@ def _slice(setup: Setup) -> dict[str, Any]:
     part, placement = setup.source.part, setup.source.placement.kind
     drawn = part.thin is not None or part.spread_ticks or placement == "poisson"
     return {**asdict(part), "seed": part.seed if drawn else None, "warmup_ns": setup.warmup_ns, "placement": placement}
+
+
+def _constants(setup: Setup) -> dict[str, dict[str, Any]]:
+    """What is the same for all iterations; separate pools have a budget and a cache each, which the policy says."""
+    config, apart = setup.policy.scheduler, bool(setup.policy.rules.pd.prefill)
+    own = {"budget": None if apart else config.token_budget, "kv_total": None if apart else config.usable_blocks}
+    return {"iterations": {**own, "paused": 0, "swapped": 0}}
 
 
 def _labels(codes: npt.NDArray[np.int32] | None, names: list[str]) -> Labels | None:

@@ -22,6 +22,7 @@ from tracekit.errors import TracekitError, UsageError, shown
 from tracekit.jobs import Job
 from tracekit.metrics import SloTable, parse_goodput, parse_slo
 from tracekit.metrics.slo import Slo, parse_duration_ns
+from tracekit.pools import pd_sets
 from tracekit.record import RunRecord
 from tracekit.simulate import simulate
 from tracekit.slices import lead_in_ns, slice_lines, slice_of
@@ -94,7 +95,8 @@ def replay(
     max_dropped: str | float | None = None,
     dedupe: bool = False,
     accept_degraded: bool = False,
-    replicas: int | None = None, router: str | None = None, fail: Sequence[str] = (), slow: Sequence[str] = (),
+    replicas: int | None = None, pd: str | None = None, router: str | None = None,
+    fail: Sequence[str] = (), slow: Sequence[str] = (),
     name: str | None = None,
     db: str = "tracekit.duckdb",
     progress: Progress | None = None,
@@ -150,10 +152,8 @@ def _prepare(store: Store, given: dict[str, Any], tell: Say) -> Setup:
     given["sets"] = (*given["sets"], *_fleet_sets(given))
     engine = settle_engine(given)
     profile, policy = engine.profile, engine.policy
-    if policy.rules.pd.prefill:
-        raise UsageError("pd.prefill: replaying separate pools is not built yet; expected pd.prefill = 0")
-    if policy.rules.fleet.active and engine.torch is not None:
-        raise UsageError("fleet: one real engine at a time has the device; expected --engine sim for several replicas, or faults")
+    if policy.rules.several and engine.torch is not None:
+        raise UsageError("fleet, pd: one real engine at a time has the device; expected --engine sim for several, or for faults")
     tell(engine.line)
     for note in policy.notes:
         tell(f"policy: {note}")
@@ -177,7 +177,10 @@ def _prepare(store: Store, given: dict[str, Any], tell: Say) -> Setup:
 
 
 def _fleet_sets(given: dict[str, Any]) -> list[str]:
-    """``--replicas``, ``--router``, ``--fail`` and ``--slow`` as the settings of ``[fleet]`` they stand for."""
+    """``--replicas``, ``--router``, ``--fail`` and ``--slow`` as the settings they stand for, of ``[fleet]`` or with ``--pd`` of
+    ``[pd]``."""
+    if given["pd"] is not None:
+        return pd_sets(given)
     sets = [f"fleet.{name}={given[name]}" for name in ("replicas", "router") if given[name] is not None]
     return sets + [f"fleet.{name}={','.join(given[name])}" for name in ("fail", "slow") if given[name]]
 

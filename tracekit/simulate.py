@@ -1,4 +1,4 @@
-"""A prepared replay carried out: one engine, or a fleet of them, with its rows going into a record."""
+"""A prepared replay carried out: one engine, a fleet, or separate pools, with its rows going into a record."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from replay_engine.fleet.driver import FleetReplay
+from replay_engine.fleet.pd_driver import PdReplay
 from replay_engine.fleet.routers import make_router
 from replay_engine.loop import Replay
 from replay_engine.rules import Rules
@@ -78,6 +79,8 @@ def simulate_into(
         "mode": "full" if setup.events == "full" else "outcomes", "stall_threshold_ns": stall_threshold_ns, "on_chunk": on_chunk,
         "rules": rules, "facts": setup.facts, "kv_block_bytes": block_bytes(setup),
     }  # fmt: skip
+    if rules.pd.prefill:
+        return _pools(setup, rules, sink, options)
     if rules.fleet.active:
         return _fleet(setup, rules, sink, options)
     executor, pool, sink = executor_for(setup, rules, sink)
@@ -92,6 +95,19 @@ def _fleet(setup: Setup, rules: Rules, sink: EventSink, options: dict[str, Any])
     executors = [SimExecutor(setup.profile.latency, asynchronous=config.async_scheduling) for _ in range(fleet.replicas)]
     router = make_router(fleet.router, fleet.replicas, seed=setup.seed, blocks=config.usable_blocks)
     run = FleetReplay(setup.source, config, executors, router, sink, faults=fleet.faults(), **options)
+    with _quiet_gc():
+        ended = run.run()
+    return ended, run.totals, run.totals_by_replica
+
+
+def _pools(setup: Setup, rules: Rules, sink: EventSink, options: dict[str, Any]) -> tuple[str, RunTotals, list[RunTotals]]:
+    pd, engines = rules.pd, setup.policy.engines
+    configs = [engines["prefill"]] * pd.prefill + [engines["decode"]] * pd.decode
+    executors = [SimExecutor(setup.profile.latency, asynchronous=config.async_scheduling) for config in configs]
+    per_token = rules.kv_link.kv_bytes_per_token
+    if per_token is not None:
+        options["kv_block_bytes"] = per_token * engines["prefill"].block_size
+    run = PdReplay(setup.source, engines, executors, sink, faults=pd.faults(), seed=setup.seed + pd.seed, **options)
     with _quiet_gc():
         ended = run.run()
     return ended, run.totals, run.totals_by_replica

@@ -160,6 +160,7 @@ NAMED: dict[str, st.SearchStrategy[Any]] = {
     "prefill_router": st.sampled_from(["round_robin", "prefix_affinity"]),
     "decode_router": st.sampled_from(["power_of_two", "least_tokens"]),
     "router": st.sampled_from(["round_robin", "prefix_affinity"]),
+    "replicas": st.integers(1, 1024),
     "fail": st.just(""),
     "slow": st.just(""),
 }

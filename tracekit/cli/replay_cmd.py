@@ -59,13 +59,17 @@ Warmup = Annotated[
 ]
 AcceptDegraded = Annotated[bool, typer.Option("--accept-degraded", help="A request whose answer was cut can meet its SLO.")]
 Replicas = Annotated[int | None, typer.Option("--replicas", metavar="N", help="Engines behind one router [default: 1].")]
+PdOption = Annotated[
+    str | None, typer.Option("--pd", metavar="P:D", help="Separate pools: so many prefill and decode engines, as 2:6.")
+]
 RouterOption = Annotated[
     str | None,
-    typer.Option("--router", metavar="NAME", help="round_robin, least_tokens, prefix_affinity, power_of_two, weighted(w1,...)."),
-]
+    typer.Option("--router", metavar="NAME", help="round_robin, least_tokens, prefix_affinity, power_of_two, weighted(w1,...); "
+                 "with --pd one a pool: P=...,D=..."),
+]  # fmt: skip
 Fail = Annotated[
     list[str] | None,
-    typer.Option("--fail", metavar="FAULT", help="As replica1@60s:30s: down from 60 s for 30 s; repeatable."),
+    typer.Option("--fail", metavar="FAULT", help="As replica1@60s:30s, down for 30 s; with --pd P0, D1 or link; repeatable."),
 ]
 Slow = Annotated[
     list[str] | None,
@@ -102,6 +106,7 @@ def replay(
     dedupe: Dedupe = False,
     accept_degraded: AcceptDegraded = False,
     replicas: Replicas = None,
+    pd: PdOption = None,
     router: RouterOption = None,
     fail: Fail = None,
     slow: Slow = None,

@@ -35,6 +35,7 @@ SECTIONS = {
     "queueing": "Queueing",
     "time": "Where the time went",
     "fleet": "Replicas",
+    "pools": "Prefill and decode pools",
     "observed": "Replayed against observed",
 }
 """Sections in the order shown, with their titles."""
@@ -189,6 +190,19 @@ fleet imbalance_busy number Imbalance, busy time | likewise
 fleet retried number Requests sent again | their replica failed
 fleet retries number Retries | how often in all
 fleet faults text Faults | replicas that were made to fail or to be slow
+pools split text Engines, P:D | prefill and decode engines
+pools prefill_router text Router, prefill | chosen at the arrival
+pools decode_router text Router, decode | chosen when the prompt is computed
+pools prefill_busy_share share Prefill engines busy | of the engines' run, mean
+pools decode_busy_share share Decode engines busy | likewise
+pools stage_shares object Stages of mean TTFT | what requests were doing until their first token
+pools transfers number Transfers | of a prompt's KV, that arrived
+pools moved_gb number KV moved, GB | over the links
+pools link_gb_per_s number Effective bandwidth, GB/s | bytes / time of transfers
+pools link_wait_ns ns Wait for the link | mean, from asked to started
+pools cached_share share KV not moved | the decode engine had it cached
+pools broken_off number Transfers broken off | link or engine failed, or given up
+pools pool_faults text Faults | engines and links that were made to fail or to be slow
 observed queue_ns object Queue | replayed and observed
 observed ttft_ns object TTFT | replayed and observed
 observed tpot_ns object TPOT | replayed and observed

@@ -24,14 +24,14 @@ def fleet_section(inputs: MatrixInputs, rows: Rows) -> dict[str, Any]:
     """``rows``: the counted outcomes. Imbalance is the largest over the mean of the replicas, 1 for an even share."""
     fleet, totals = inputs.rules.fleet, inputs.by_replica
     names = ("by_replica", "imbalance_requests", "imbalance_tokens", "imbalance_busy", "retried", "retries", "faults")
-    if not fleet.active:
+    if not inputs.rules.several:
         return {"replicas": 1, "router": missing(_ONE), **dict.fromkeys(names, missing(_ONE))}
     sent = np.bincount(rows["replica"][rows["replica"] >= 0], minlength=len(totals)) if len(rows) else np.zeros(len(totals), int)
     planned = ", ".join(part for part in (fleet.fail and f"fail {fleet.fail}", fleet.slow and f"slow {fleet.slow}") if part)
     run_ns = _run_ns(totals)
     return {
-        "replicas": fleet.replicas,
-        "router": fleet.router,
+        "replicas": fleet.replicas if fleet.active else len(totals),
+        "router": fleet.router if fleet.active else missing("one a pool: see Prefill and decode pools"),
         "by_replica": {str(n): _replica(each, int(sent[n]), run_ns) for n, each in enumerate(totals)},
         "imbalance_requests": _imbalance(sent),
         "imbalance_tokens": _imbalance(np.array([each.prefill_tokens + each.decode_tokens for each in totals])),

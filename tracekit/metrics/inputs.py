@@ -107,7 +107,10 @@ class MatrixInputs:
     stall_threshold_ns: int | None = None
     stall_rule: str = "no tpot SLO and no baseline"
     by_replica: Sequence[Totals] = ()
-    """The sums of each replica of a fleet; then ``outcomes`` have a ``replica``."""
+    """The sums of each replica of a fleet, or engine of separate pools; then ``outcomes`` have a ``replica``."""
+    pool_spans: npt.NDArray[np.void] | None = None
+    transfers: npt.NDArray[np.void] | None = None
+    """Of separate pools, where all events are kept: rows of dtype ``SPANS`` with a ``replica``, and ``TRANSFERS``."""
 
 
 def counted_rows(inputs: MatrixInputs) -> npt.NDArray[np.void]:

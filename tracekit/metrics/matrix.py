@@ -19,6 +19,7 @@ from tracekit.metrics.fields import SCHEMA, is_missing, missing_fields
 from tracekit.metrics.fleet import fleet_section
 from tracekit.metrics.inputs import MatrixInputs, counted_rows
 from tracekit.metrics.observed import observed_section
+from tracekit.metrics.pools import pools_section
 from tracekit.metrics.pressure import kv_section, queueing_section, time_section
 from tracekit.metrics.recovery import preemption_section
 from tracekit.metrics.service import ends_section, latency_section, throughput_section
@@ -57,6 +58,7 @@ def build_matrix(inputs: MatrixInputs) -> dict[str, Any]:
         "queueing": queueing_section(inputs.totals, inputs.scheduler),
         "time": time_section(inputs.totals, max(1, len(inputs.by_replica))),
         "fleet": fleet_section(inputs, rows),
+        "pools": pools_section(inputs, rows),
         "observed": observed,
     }
     lacking = missing_fields(matrix)

@@ -94,6 +94,10 @@ def _object_lines(spec: MatrixField, value: Any) -> Iterator[Line]:
         for name, row in value.items():
             figures = f"{share(row['busy_share'])}, {row['tokens']:,} tokens, {share(row['kv_high_water_share'])}"
             yield f"  {name}", f"{row['requests']:,}; {figures}"
+    elif spec.name == "stage_shares":
+        yield spec.label, "share"
+        for name, part in value.items():
+            yield f"  {name}", share(part)
     elif spec.name == "by_kind":
         yield spec.label, "events; computed again, on the link, stood still"
         for name, row in value.items():
