@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
 from enum import IntEnum
+from itertools import repeat
+
+import numpy as np
+import numpy.typing as npt
 
 from replay_engine.prefix import block_keys
 from replay_engine.types import NEVER, PrefixRuns, Request, RequestBatch, RequestSource
@@ -41,7 +45,7 @@ class Calendar:
 
     def __init__(self, source: RequestSource | None, block_size: int, *, caching: bool) -> None:
         self._block_size = block_size if caching else 0
-        self._pending = self._requests(source) if source is not None else iter(())
+        self._pending: Iterator[Request] = self._requests(source) if source is not None else iter(())
         self._events: list[tuple[int, EventKind, int]] = []
         self.arrival_ns = self.event_ns = self.due_ns = self.horizon_ns = NEVER
         self._next: Request | None = None
@@ -50,12 +54,15 @@ class Calendar:
         self._advance()
 
     def _advance(self) -> None:
-        request = next(self._pending, None)
+        self._next = self._root(next(self._pending, None))
+        self._look()
+
+    def _root(self, request: Request | None) -> Request | None:
+        """``request``, or the first after it that waits for no other's completion; those before it are kept."""
         while request is not None and request.parent is not None:
             self._followers.setdefault(request.parent, []).append(request)
             request = next(self._pending, None)
-        self._next = request
-        self._look()
+        return request
 
     def _look(self) -> None:
         self.arrival_ns = NEVER if self._next is None else self._next.arrival_ns
@@ -129,7 +136,15 @@ class Calendar:
             return released
         if request is None:
             raise IndexError("no request arrives any more")
-        self._advance()
+        if self._released:
+            self._advance()
+            return request
+        following = self._next = next(self._pending, None)  # most often there is no more to it
+        if following is not None and following.parent is not None:
+            following = self._next = self._root(following)
+        at = self.arrival_ns = NEVER if following is None else following.arrival_ns
+        due = at if at < self.event_ns else self.event_ns
+        self.due_ns = due if due < self.horizon_ns else self.horizon_ns
         return request
 
     def pop_event(self) -> tuple[int, EventKind, int]:
@@ -207,33 +222,28 @@ class Inbox(Calendar):
 
 
 def _rows(batch: RequestBatch) -> Iterator[Request]:
-    index, arrival = batch.index.tolist(), batch.arrival_ns.tolist()
-    prompt, output = batch.prompt_tokens.tolist(), batch.output_tokens.tolist()
-    priority, limit = batch.priority.tolist(), batch.max_tokens.tolist()
-    names = batch.request_id
-    cancel, tenant, deadline, predicted = (
-        column.tolist() if column is not None else None
-        for column in (batch.cancel_ns, batch.tenant, batch.deadline_ns, batch.predicted_tokens)
-    )
-    parent, think = (column.tolist() if column is not None else None for column in (batch.parent, batch.think_ns))
-    prefixes = _prefixes(batch)
-    for i, number in enumerate(index):
+    index = batch.index.tolist()
+    names = batch.request_id if batch.request_id is not None else map(str, index)
+    rows = zip(
+        index, names, batch.arrival_ns.tolist(), batch.prompt_tokens.tolist(), batch.output_tokens.tolist(),
+        _known(batch.max_tokens), batch.priority.tolist(), _prefixes(batch) or repeat(None), _known(batch.cancel_ns),
+        batch.tenant.tolist() if batch.tenant is not None else repeat(-1), _known(batch.deadline_ns),
+        _known(batch.predicted_tokens), _known(batch.parent),
+        batch.think_ns.tolist() if batch.think_ns is not None else repeat(0), strict=False,
+    )  # fmt: skip
+    for number, name, arrival, prompt, output, limit, priority, prefix, cancel, tenant, deadline, guess, parent, think in rows:
         yield Request(
-            index=number,
-            request_id=names[i] if names is not None else str(number),
-            arrival_ns=arrival[i],
-            prompt_tokens=prompt[i],
-            output_tokens=output[i],
-            max_tokens=limit[i] if limit[i] >= 0 else None,
-            priority=priority[i],
-            prefix=prefixes[i] if prefixes is not None else None,
-            cancel_ns=cancel[i] if cancel is not None and cancel[i] >= 0 else None,
-            tenant=tenant[i] if tenant is not None else -1,
-            deadline_ns=deadline[i] if deadline is not None and deadline[i] >= 0 else None,
-            predicted_tokens=predicted[i] if predicted is not None and predicted[i] >= 0 else None,
-            parent=parent[i] if parent is not None and parent[i] >= 0 else None,
-            think_ns=think[i] if think is not None else 0,
-        )
+            index=number, request_id=name, arrival_ns=arrival, prompt_tokens=prompt, output_tokens=output, max_tokens=limit,
+            priority=priority, prefix=prefix, cancel_ns=cancel, tenant=tenant, deadline_ns=deadline, predicted_tokens=guess,
+            parent=parent, think_ns=think,
+        )  # fmt: skip
+
+
+def _known(column: npt.NDArray[np.int64] | None) -> Iterable[int | None]:
+    """A column whose negative values stand for unknown."""
+    if column is None or (column < 0).all():
+        return repeat(None)
+    return [value if value >= 0 else None for value in column.tolist()]
 
 
 def _prefixes(batch: RequestBatch) -> list[PrefixRuns | None] | None:
