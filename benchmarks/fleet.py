@@ -1,9 +1,10 @@
 """A fleet at length: 16 replicas behind prefix affinity, requests that share prefixes, outcomes kept: linear, in bounded memory.
 
 ``python -m benchmarks.fleet [--json] [--requests N] [--replicas N]``. A generated trace in Mooncake's format (2,000 prefixes of 1
-to 6 blocks of 512 tokens, drawn by Zipf's law, each continued by blocks of its own) at 5 requests a second and replica; a quarter,
-a half and all of it go through ``tracekit replay``, file to matrix, each in a process of its own. Process CPU time, the kernel's
-count of peak memory. Not part of ``benchmarks.all``: a million requests are some thirty million iterations, and take minutes.
+to 6 blocks of 512 tokens, drawn by Zipf's law, each continued by blocks of its own) at 5 requests a second and replica. A
+quarter, a half and all of it go through ``tracekit replay``, file to matrix, each in a process of its own. Process CPU time, the
+kernel's count of peak memory. Not part of ``benchmarks.all``: a million requests are some thirty million iterations, and take
+minutes.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks import all as every
-from benchmarks import dashboard, iterations, lean, lean_side, load, mooncake, policies, startup, whole, workloads
+from benchmarks import dashboard, fleet, iterations, lean, lean_side, load, mooncake, policies, startup, whole, workloads
 from benchmarks.engine_run import best, replay_nowhere, replay_spooled
 from benchmarks.figures import Figure, Report, document, machine, python_reference, table
 from benchmarks.workloads import ColumnSource, Load, planned
@@ -94,6 +94,14 @@ def test_policies(capsys: pytest.CaptureFixture[str]) -> None:
     for order in policies.ORDERS:
         assert figures[f"{order}_ratio"]["target"] == 0.5
         assert re.search(r", [1-9][\d,]* preemptions", figures[f"{order}_per_s"]["note"])
+
+
+def test_fleet(capsys: pytest.CaptureFixture[str]) -> None:
+    figures = json.loads(run(fleet.main, "--json", "--requests", "800", "--replicas", "3", capsys=capsys))["figures"]
+    assert {"us_per_request_200", "us_per_request_800", "peak_800", "growth"} <= set(figures)
+    assert figures["peak_800"]["target"] == 2560
+    share = float(re.search(r"prefix hit share ([\d.]+)", figures["us_per_request_800"]["note"])[1])  # type: ignore[index]
+    assert 0.1 < share < 0.9
 
 
 def test_lean(capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,7 +217,7 @@ def test_all_puts_targets_to_the_load_figures() -> None:
 def test_every_benchmark_is_run_by_all_and_stands_in_the_docs() -> None:
     text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     runnable = {p.stem for p in (ROOT / "benchmarks").glob("*.py") if "__main__" in p.read_text(encoding="utf-8")}
-    by_hand = {"load_large", "case_references"}  # minutes, gigabytes
+    by_hand = {"load_large", "case_references", "fleet"}  # minutes, gigabytes
     assert runnable - {"all"} - by_hand == set(every.NAMES)
     assert all(f"benchmarks.{name}" in text for name in runnable)
     assert load.main.__doc__

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from hypothesis import strategies as st
 
 from replay_engine.arrivals import NEVER, Calendar, Inbox
 from replay_engine.config import SchedulerConfig
@@ -23,10 +24,19 @@ from replay_engine.simulator import SimExecutor
 from replay_engine.tables import TABLES, with_replica
 from replay_engine.types import Request, RequestSource
 from tests.engine.test_front_door import NAMES
+from tests.engine.test_sessions import Turn
 
-__all__ = ["FleetSink", "Fleeted", "alone", "fleet"]
+__all__ = ["ROUTERS", "FleetSink", "Fleeted", "alone", "fleet", "turns"]
 
 _VLLM = Rules()
+ROUTERS = ("round_robin", "least_tokens", "power_of_two", "prefix_affinity", "weighted(3,1,2)")
+turns = st.lists(
+    st.builds(
+        Turn, gap=st.sampled_from([0, 900, 40_000]), prompt=st.integers(1, 90), output=st.integers(1, 30),
+        after=st.integers(0, 3), think=st.sampled_from([0, 500, 30_000]), cancel=st.sampled_from([-1, -1, -1, 9_000]),
+    ),
+    min_size=1, max_size=30,
+)  # fmt: skip
 
 
 class FleetSink:

@@ -18,8 +18,7 @@ from replay_engine.types import NEVER, Phase, Refusal, RequestState
 from tests.engine.test_front_door import Asked, AskedSource, asked, clients
 from tests.engine.test_policies import allowed, rule_sets
 from tests.engine.traffic import latencies, schedulers
-from tests.fleet.fleets import Fleeted, fleet
-from tests.fleet.test_parts import ROUTERS
+from tests.fleet.fleets import ROUTERS, Fleeted, fleet
 
 faults = st.lists(
     st.builds(

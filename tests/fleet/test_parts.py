@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay_engine.arrivals import Calendar
+from replay_engine.arrivals import Calendar, _rows
 from replay_engine.config import SchedulerConfig
 from replay_engine.profile import Latency
 from replay_engine.rules import Client, Rules
@@ -16,10 +16,9 @@ from replay_engine.tables import TABLES
 from replay_engine.types import Request
 from tests.engine.test_front_door import Asked, AskedSource, asked
 from tests.engine.test_policies import allowed, rule_sets
+from tests.engine.test_sessions import Turn, TurnSource
 from tests.engine.traffic import latencies, schedulers
-from tests.fleet.fleets import Fleeted, FleetSink, alone, fleet
-
-ROUTERS = ("round_robin", "least_tokens", "power_of_two", "prefix_affinity", "weighted(3,1,2)")
+from tests.fleet.fleets import ROUTERS, Fleeted, FleetSink, alone, fleet, turns
 
 
 def fresh(rows: list[Asked], config: SchedulerConfig) -> dict[int, Request]:
@@ -31,8 +30,8 @@ def fresh(rows: list[Asked], config: SchedulerConfig) -> dict[int, Request]:
     return found
 
 
-def parts(rows: list[Asked], config: SchedulerConfig, told: Fleeted) -> list[list[tuple[int, Request]]]:
-    requests = fresh(rows, config)
+def parts(requests: dict[int, Request], told: Fleeted) -> list[list[tuple[int, Request]]]:
+    """By replica: when it was sent what."""
     routing = told.sink.table("routing")
     chosen = routing[routing["chosen"]]
     return [
@@ -63,5 +62,25 @@ def test_a_fleet_is_its_parts(
     if told.how != "finished":
         return
     assert told.run.totals.iterations == len(told.sink.table("iterations"))
-    for number, part in enumerate(parts(rows, config, told)):
+    for number, part in enumerate(parts(fresh(rows, config), told)):
         same(told, number, alone(part, config, latency, rules=rules, coast=coast))
+
+
+@settings(max_examples=60, deadline=None)
+@given(listed=turns, config=schedulers(), latency=latencies, coast=st.booleans(), router=st.sampled_from(ROUTERS))
+def test_so_it_is_where_turns_wait_for_each_other(
+    listed: list[Turn], config: SchedulerConfig, latency: Latency, coast: bool, router: str
+) -> None:
+    """Ends release requests, so the replicas go on together, in pieces of an iteration or two."""
+    source = TurnSource(listed)
+    told = fleet(source, config, latency, router, 3, coast=coast)
+    if told.how != "finished":
+        return
+    requests = {request.index: request for batch in source.batches() for request in _rows(batch)}
+    for number, part in enumerate(parts(requests, told)):
+        for at, request in part:
+            if request.parent is not None:
+                request.arrival_ns = at
+                request.cancel_ns = None if request.cancel_ns is None else request.cancel_ns + at
+                request.parent = None
+        same(told, number, alone(part, config, latency, coast=coast))
