@@ -62,6 +62,12 @@ def refusal(triton: str, numpy: str) -> str:
     return ""
 
 
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
 def main(words: list[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m replay_kernels.check", description="Check every kernel on this machine.")
@@ -78,6 +84,9 @@ def main(words: list[str] | None = None) -> int:
         if why:
             print(why, file=sys.stderr)
             return 2
+    elif not _has_cuda():
+        print("no CUDA device; --device cpu checks the kernels in Triton's interpreter", file=sys.stderr)
+        return 2
     count = failed = 0
     for finding in findings(given.device, given.only, given.dtype):
         count, failed = count + 1, failed + (not finding.holds)

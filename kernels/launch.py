@@ -75,8 +75,8 @@ HOPPER = Launches(
 )
 # Ampere and consumer devices have 99 to 163 KB of shared memory per program and no wgmma.
 OLDER = HOPPER._replace(
-    prefill_long={(2, 0): Tiles(128, 32, 4, 2), (2, 256): Tiles(64, 16, 4, 1), (4, 0): Tiles(16, 16, 4, 1)},
-    prefill_short={(2, 0): Tiles(64, 32, 4, 2), (2, 256): Tiles(64, 16, 4, 1), (4, 0): Tiles(16, 16, 4, 1)},
+    prefill_long={(2, 0): Tiles(128, 32, 8, 2), (2, 256): Tiles(64, 16, 4, 1), (4, 0): Tiles(16, 16, 4, 3)},
+    prefill_short={(2, 0): Tiles(64, 32, 4, 2), (2, 256): Tiles(64, 16, 4, 1), (4, 0): Tiles(16, 16, 4, 3)},
     decode={(2, 0): Tiles(16, 64, 4, 3), (2, 256): Tiles(16, 16, 4, 3), (4, 0): Tiles(16, 16, 4, 3)},
 )
 # The interpreter pays per operation, not per element, and must meet several tiles in small cases.

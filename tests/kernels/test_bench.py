@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -106,3 +107,12 @@ def test_every_launch_table_serves_every_model() -> None:
                 for rows in (1, 10_000):
                     assert launch.prefill_tiles(chosen, rows, size, head_dim).rows >= 16
                 assert launch.decode_tiles(chosen, 32, size, head_dim).rows == 32
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+@pytest.mark.parametrize("command", ["bench", "check"])
+def test_without_a_device_one_line_says_so(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    module = importlib.import_module(f"replay_kernels.{command}")
+    assert module.main([]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith("no CUDA device; --device cpu") and said.err.count("\n") == 1
