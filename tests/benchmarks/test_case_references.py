@@ -13,6 +13,7 @@ from benchmarks.case_figures import FIGURES, measured
 from benchmarks.case_judge import Line, differences, judge, lines_of, moves_alike, reference
 from benchmarks.case_runs import CaseRun, buildable, redrawn, runs_of
 from replay_engine.fleet.routers import PrefixAffinity
+from tracekit.cli.main import main
 from tracekit.generators.recipe_file import read_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,6 +95,20 @@ def test_without_its_guard_affinity_is_the_reference_s(tmp_path: Path, monkeypat
     run = fleet_run(tmp_path, monkeypatch, ("route: round_robin", "route: prefix"))
     stated = reference()["D08"]["route by prefix"]
     assert all(measured(run, figure) == pytest.approx(expected, rel=0.1) for figure, expected in stated.items())
+
+
+@pytest.mark.parametrize("case", ["D07", "D10", "D11"])
+def test_the_command_line_says_the_same(
+    case: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], lines: dict[str, list[Line]]
+) -> None:
+    """The base as ``synth --recipe`` writes it and prints its command, replayed by that command."""
+    assert main(["synth", "--recipe", str(CASES / f"{case}.yaml"), "--out", str(tmp_path / "c")]) == 0
+    command = capfd.readouterr().out.partition("base:\n")[2].splitlines()[0].split()
+    assert command[:2] == ["tracekit", "replay"]
+    assert main([*command[1:], "--db", str(tmp_path / "a.duckdb"), "--json"]) == 0
+    ttft = json.loads(capfd.readouterr().out)["matrix"]["latency"]["ttft_ns"]
+    found = {line.figure: line.ours for line in lines[case] if line.variant == "base"}
+    assert ttft["p50"] == pytest.approx(found["ttft_p50"] * 1e9)
 
 
 @pytest.mark.parametrize(
