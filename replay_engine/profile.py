@@ -122,10 +122,13 @@ class Profile:
 
     def describe(self) -> str:
         """One line for the head of a report."""
+        kind = self.provenance.get("kind", "unknown origin")
+        if self.synthetic and kind.startswith(("measured", "fitted")):
+            what = "" if self.model is None else f"{self.model.name} {self.model.dtype}; "
+            return f"profile {self.name} ({what}{kind}, no peaks to hold it against)"
         if self.synthetic or self.model is None or self.hardware is None:
             return f"profile {self.name} (synthetic coefficients, not held to physics)"
         cards = f"{self.hardware.count} x " if self.hardware.count > 1 else ""
-        kind = self.provenance.get("kind", "unknown origin")
         return f"profile {self.name} ({self.model.name} {self.model.dtype} on {cards}{self.hardware.name}; {kind})"
 
 

@@ -15,6 +15,7 @@ from typer.exceptions import TyperException
 import tracekit
 from replay_engine.config import ConfigError
 from tracekit.cli import (
+    calibrate_cmd,
     compare_cmd,
     dashboard_cmd,
     describe_cmd,
@@ -55,8 +56,8 @@ def _root(
 
 
 _VERBS = (
-    replay_cmd, traces_cmd, validate_cmd, synth_cmd, describe_cmd, runs_cmd, compare_cmd, experiment_cmd, profiles_cmd, jobs_cmd,
-    dashboard_cmd, store_cmd,
+    replay_cmd, traces_cmd, validate_cmd, synth_cmd, describe_cmd, runs_cmd, compare_cmd, experiment_cmd, calibrate_cmd,
+    profiles_cmd, jobs_cmd, dashboard_cmd, store_cmd,
 )  # fmt: skip
 for _verbs in _VERBS:
     _verbs.register(app)

@@ -1,0 +1,134 @@
+"""Fits of the simulator's form: ``device = max(floor, a + b*tokens) + c*qk + d*seqs + e*kv`` and
+``host = h0 + h1*running + h2*changes``.
+
+With ``floor >= a`` the first part is ``floor + b * max(0, tokens - knee)``: for a given knee everything is linear, so knees are
+tried and the rest is a non-negative least squares of relative errors (``nonnegative.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from replay_engine.calibration.nonnegative import robust
+from replay_engine.calibration.samples import Samples
+from replay_engine.config import ConfigError
+from replay_engine.profile import Latency
+
+__all__ = ["Held", "ShapeError", "fit_device", "fit_host", "fit_latency", "held_out", "predicted_device"]
+
+Column = npt.NDArray[np.float64]
+FEWEST = 6
+"""Iterations that a fit needs: one more than it has coefficients."""
+_KNEES, _ZOOMS = 16, 6
+_EVERY = 4
+"""Each fourth shape is held out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeError:
+    """A shape that the fit has not seen: measured and predicted device time (ns, medians), and the error's share."""
+
+    shape: str
+    measured_ns: float
+    predicted_ns: float
+
+    @property
+    def error(self) -> float:
+        return self.predicted_ns / self.measured_ns - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Errors on shapes that a fit of the others has not seen; ``median`` and ``p90`` are of their absolute shares."""
+
+    shapes: tuple[ShapeError, ...]
+
+    @property
+    def median(self) -> float:
+        return float(np.median([abs(each.error) for each in self.shapes]))
+
+    @property
+    def p90(self) -> float:
+        return float(np.quantile([abs(each.error) for each in self.shapes], 0.9))
+
+
+def predicted_device(latency: Latency, samples: Samples, *, padded: bool = False) -> Column:
+    """What the simulator would say, ns; ``padded``: with the rows of the buckets."""
+    tokens = samples.tokens
+    seqs = samples.seqs + samples.padded if padded else samples.seqs
+    base = np.maximum(latency.floor_ns, latency.a_ns + latency.b_ns * tokens)
+    return base + latency.c_ns * samples.qk + latency.d_ns * seqs + latency.e_ns * samples.kv
+
+
+def fit_device(samples: Samples, *, padded: bool = False) -> Latency:
+    """The device's coefficients. ``ConfigError``: too few iterations to tell them."""
+    if len(samples) < FEWEST:
+        raise ConfigError(f"calibration: {len(samples)} iterations cannot tell the coefficients; expected {FEWEST} or more")
+    seqs = samples.seqs + samples.padded if padded else samples.seqs
+    target, weight = samples.device_ns, samples.weight
+
+    def at(knee: float) -> tuple[float, Latency]:
+        beyond = np.maximum(samples.tokens - knee, 0)
+        found, loss = robust(np.stack((np.ones(len(samples)), beyond, samples.qk, seqs, samples.kv), axis=1), target, weight)
+        floor, b, c, d, e = found.tolist()
+        if floor < b * knee:  # a would be negative: no cost model of ours
+            return float("inf"), Latency()
+        return loss, Latency(floor_ns=floor, a_ns=floor - b * knee, b_ns=b, c_ns=c, d_ns=d, e_ns=e)
+
+    return _best_knee(at, float(samples.tokens.max()))
+
+
+def _best_knee(at: Callable[[float], tuple[float, Latency]], most: float) -> Latency:
+    """The knee of the least loss: tried from 0 to ``most``, then closer and closer around the best."""
+    if most < 2:
+        return at(0.0)[1]
+    knees = np.concatenate(([0.0], np.geomspace(1.0, most, _KNEES)))
+    best: tuple[float, Latency] = (float("inf"), Latency())
+    for _ in range(1 + _ZOOMS):
+        tried = [at(float(knee)) for knee in knees]
+        found = min(range(len(tried)), key=lambda i: tried[i][0])
+        if tried[found][0] < best[0]:
+            best = tried[found]
+        low, high = knees[max(found - 1, 0)], knees[min(found + 1, len(knees) - 1)]
+        knees = np.linspace(low, high, 6)
+    return best[1]
+
+
+def fit_host(samples: Samples) -> Latency:
+    """Only the host's coefficients, from the rows whose host time is known; all 0 where there are too few."""
+    known = samples.part(samples.host_ns > 0)
+    if len(known) < FEWEST:
+        return Latency()
+    columns = np.stack((np.ones(len(known)), known.running, known.changes), axis=1)
+    h0, h1, h2 = robust(columns, known.host_ns, known.weight)[0].tolist()
+    return Latency(h0_ns=h0, h1_ns=h1, h2_ns=h2)
+
+
+def fit_latency(samples: Samples) -> Latency:
+    """All nine coefficients."""
+    host = fit_host(samples)
+    return replace(fit_device(samples), h0_ns=host.h0_ns, h1_ns=host.h1_ns, h2_ns=host.h2_ns)
+
+
+def held_out(samples: Samples) -> Held | None:
+    """The error of a fit on shapes it has not seen: each fourth one is left out, in the order of their device time.
+
+    ``None``: too few iterations are left to fit.
+    """
+    names = sorted(set(samples.shape.tolist()), key=lambda name: float(np.median(samples.device_ns[samples.shape == name])))
+    out = set(names[_EVERY // 2 :: _EVERY])
+    unseen = np.isin(samples.shape, sorted(out)) if out else np.zeros(len(samples), np.bool_)
+    if not out or int((~unseen).sum()) < FEWEST:
+        return None
+    latency = fit_device(samples.part(~unseen))
+    errors = []
+    for name in names:
+        if name in out:
+            rows = samples.part(samples.shape == name)
+            predicted = float(np.median(predicted_device(latency, rows)))
+            errors.append(ShapeError(shape=name, measured_ns=float(np.median(rows.device_ns)), predicted_ns=predicted))
+    return Held(shapes=tuple(errors))
