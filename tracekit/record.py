@@ -224,9 +224,10 @@ def _slice(setup: Setup) -> dict[str, Any]:
 
 
 def _constants(setup: Setup) -> dict[str, dict[str, Any]]:
-    """What is the same for all iterations; separate pools have a budget and a cache each, which the policy says."""
-    config, apart = setup.policy.scheduler, bool(setup.policy.rules.pd.prefill)
-    own = {"budget": None if apart else config.token_budget, "kv_total": None if apart else config.usable_blocks}
+    """What is the same for all iterations. Where separate pools differ there is no one value: the policy has both."""
+    configs = [*setup.policy.engines.values()] or [setup.policy.scheduler]
+    budgets, blocks = {config.token_budget for config in configs}, {config.usable_blocks for config in configs}
+    own = {"budget": budgets.pop() if len(budgets) == 1 else None, "kv_total": blocks.pop() if len(blocks) == 1 else None}
     return {"iterations": {**own, "paused": 0, "swapped": 0}}
 
 

@@ -27,8 +27,9 @@ def render_explain(story: Mapping[str, Any]) -> str:
     lines = [*_head(story), ""]
     arrival = story["outcome"]["arrival_ns"]
     lines += [f"Before the engine: {_decision_text(row, arrival)}" for row in story["decisions"]]
-    for attempt in sorted({row["attempt"] for row in story["routing"]}):
-        lines += _routing_lines([row for row in story["routing"] if row["attempt"] == attempt], arrival)
+    sent = [(row["attempt"], row["at_ns"]) for row in story["routing"]]
+    for key in sorted(set(sent)):  # with separate pools a request is sent to an engine of either
+        lines += _routing_lines([row for row, own in zip(story["routing"], sent, strict=True) if own == key], arrival)
     homes: list[int] = []
     for part in story["parts"]:
         if part["replica"] is not None and part["replica"] not in homes[-1:]:

@@ -20,7 +20,7 @@ from replay_engine.sinks import MemorySink
 
 __all__ = ["Regime", "attained", "capacity", "lengths", "study", "together"]
 
-CARDS = 8
+CARDS = 4
 TARGET = 0.9
 LONGEST = 48_000
 CHUNKS = (256, 384, 512, 2048)
@@ -200,7 +200,7 @@ def _grid(requests: int, cards: int, rounds: int, prompts: tuple[int, ...]) -> t
     return [Table(title=title, columns=columns, rows=rows) for title, rows in zip(titles, against, strict=True)], ratios
 
 
-def study(requests: int = 480, cards: int = CARDS, rounds: int = 4, prompts: tuple[int, ...] = LENGTHS) -> Study:
+def study(requests: int = 240, cards: int = CARDS, rounds: int = 3, prompts: tuple[int, ...] = LENGTHS) -> Study:
     """``requests`` at every rate tried, on ``cards`` cards in every setting."""
     table, found = _regimes(requests, cards, rounds)
     grid, ratios = _grid(requests, cards, rounds, prompts)

@@ -10,6 +10,7 @@ import pytest
 
 from replay_engine.combinations import TABLE, Combination, check
 from replay_engine.config import ConfigError, SchedulerConfig
+from replay_engine.fleet.pd_driver import PdReplay
 from replay_engine.loop import Replay
 from replay_engine.policy import build_policy
 from replay_engine.policy_docs import policies_page
@@ -66,7 +67,12 @@ def test_an_allowed_row_runs_and_loses_nobody(row: Combination) -> None:
     sink = MemorySink()
     config = policy.scheduler
     executor = SimExecutor(PLANTED.latency, asynchronous=config.async_scheduling)
-    state = Replay(Mixed(), config, executor, sink, rules=policy.rules).run()
+    if policy.rules.pd.prefill:
+        configs = [policy.engines["prefill"]] * policy.rules.pd.prefill + [policy.engines["decode"]] * policy.rules.pd.decode
+        executors = [SimExecutor(PLANTED.latency, asynchronous=each.async_scheduling) for each in configs]
+        state = PdReplay(Mixed(), policy.engines, executors, sink, rules=policy.rules).run()
+    else:
+        state = Replay(Mixed(), config, executor, sink, rules=policy.rules).run()
     ended = sink.table("outcomes")
     assert state == "finished"
     assert sorted(ended["request"].tolist()) == list(range(Mixed.total))
