@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
     from tracekit.replay import Setup
     from tracekit.traces.source import TraceSource
 
-__all__ = ["ENGINES", "EngineSetup", "TorchEngine", "executor_for", "settle_engine"]
+__all__ = ["ENGINES", "EngineSetup", "TorchEngine", "executor_for", "executors_for", "settle_engine"]
 
+Own = Callable[[int, "EventSink"], "tuple[BlockPool | None, EventSink]"]
 ENGINES = ("auto", "sim", "torch")
 CUDA_MODEL, CPU_MODEL = "llama-3.1-8b", "tiny"
 """What ``--engine torch`` computes without ``--model``."""
@@ -99,7 +101,8 @@ def _torch_setup(given: dict[str, Any], model: str | None) -> EngineSetup:
     policy = build_policy(profile, given["policy"], given["sets"])
     if policy.estimated:
         share = policy.settings.get("gpu_memory_utilization", options.memory_share)
-        policy = apply_set(policy, [f"num_gpu_blocks={default_blocks(loaded, policy.scheduler, share)}"], profile)
+        blocks = default_blocks(loaded, policy.scheduler, share) // max(policy.rules.fleet.replicas, 1)
+        policy = apply_set(policy, [f"num_gpu_blocks={blocks}"], profile)
     assert profile.model is not None and profile.hardware is not None
     blocks = policy.scheduler.num_gpu_blocks
     line = (
@@ -111,12 +114,23 @@ def _torch_setup(given: dict[str, Any], model: str | None) -> EngineSetup:
 
 def executor_for(setup: Setup, rules: Rules, sink: EventSink) -> tuple[Executor, BlockPool | None, EventSink]:
     """What runs the iterations, the KV pool it needs (``None``: the scheduler's choice), and where its rows go."""
+    (executor,), own = executors_for(setup, rules, 1)
+    return (executor, *own(0, sink)) if own is not None else (executor, None, sink)
+
+
+def executors_for(setup: Setup, rules: Rules, count: int) -> tuple[list[Executor], Own | None]:
+    """``count`` engines, and what a real one needs besides: its KV pool, and a sink through which its rows go. Real ones share
+    the model and the device, one iteration at a time."""
     config = setup.policy.scheduler
     if setup.torch is None:
         from replay_engine.simulator import SimExecutor
 
-        return SimExecutor(setup.profile.latency, asynchronous=config.async_scheduling), None, sink
+        return [SimExecutor(setup.profile.latency, asynchronous=config.async_scheduling) for _ in range(count)], None
     from replay_engine.torch_engine.engine_rows import EngineSink
 
-    engine = setup.torch.build(config, rules, setup.source)
-    return engine.executor, engine.pool, EngineSink(sink, engine.executor.notes)
+    engines = [setup.torch.build(config, rules, setup.source) for _ in range(count)]
+
+    def own(number: int, sink: EventSink) -> tuple[BlockPool | None, EventSink]:
+        return engines[number].pool, EngineSink(sink, engines[number].executor.notes)
+
+    return [engine.executor for engine in engines], own

@@ -64,7 +64,7 @@ class RunRecord:
         else:
             from replay_engine.torch_engine.engine_rows import WIDE_ITERATIONS
 
-            layouts["iterations"] = WIDE_ITERATIONS
+            layouts["iterations"] = with_replica(WIDE_ITERATIONS) if layouts else WIDE_ITERATIONS
         self._spool = SpoolSink(store.spool_folder, self._row, constants=constants, events=setup.events, layouts=layouts)
         self._memory = MemorySink() if setup.events == "none" else None
         self.sink: EventSink = self._spool if self._memory is None else self._memory

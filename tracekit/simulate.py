@@ -17,7 +17,7 @@ from replay_engine.rules import Rules
 from replay_engine.simulator import SimExecutor
 from replay_engine.totals import RunTotals
 from replay_engine.types import EventSink
-from tracekit.engines import executor_for
+from tracekit.engines import executor_for, executors_for
 from tracekit.traces.source import TraceSource
 
 if TYPE_CHECKING:
@@ -92,12 +92,12 @@ def simulate_into(
 
 def _fleet(setup: Setup, rules: Rules, sink: EventSink, options: dict[str, Any]) -> tuple[str, RunTotals, list[RunTotals]]:
     config, fleet = setup.policy.scheduler, rules.fleet
-    executors = [SimExecutor(setup.profile.latency, asynchronous=config.async_scheduling) for _ in range(fleet.replicas)]
+    executors, own = executors_for(setup, rules, fleet.replicas)
     router = make_router(fleet.router, fleet.replicas, seed=setup.seed, blocks=config.usable_blocks)
-    run = FleetReplay(setup.source, config, executors, router, sink, faults=fleet.faults(), **options)
+    run = FleetReplay(setup.source, config, executors, router, sink, faults=fleet.faults(), own=own, **options)
     with _quiet_gc():
         ended = run.run()
-    return ended, run.totals, run.totals_by_replica
+    return ended if run.failure is None else str(run.failure), run.totals, run.totals_by_replica
 
 
 def _pools(setup: Setup, rules: Rules, sink: EventSink, options: dict[str, Any]) -> tuple[str, RunTotals, list[RunTotals]]:

@@ -15,11 +15,13 @@ from typing import Any
 
 from replay_engine.arrivals import NEVER, Inbox
 from replay_engine.config import SchedulerConfig
+from replay_engine.failure import EngineFailure
 from replay_engine.fleet.dispatch import Dispatch
 from replay_engine.fleet.faults import Fault
 from replay_engine.fleet.gateway import Gateway
 from replay_engine.fleet.member import Member, Sent
 from replay_engine.fleet.routers import Router
+from replay_engine.kv_counted import BlockPool
 from replay_engine.loop import RunState
 from replay_engine.recorder import EventMode, Recorder
 from replay_engine.replica import Replica
@@ -29,11 +31,12 @@ from replay_engine.simulator import SimExecutor
 from replay_engine.sinks import ReplicaSink
 from replay_engine.tables import OutcomeReason
 from replay_engine.totals import RunTotals
-from replay_engine.types import EventSink, Request, RequestSource
+from replay_engine.types import EventSink, Executor, Request, RequestSource
 
 __all__ = ["FleetReplay"]
 
 _VLLM = Rules()
+_STOPPED = {"interrupted": OutcomeReason.interrupted, "failed": OutcomeReason.engine_failed}
 _FAIL, _SLOW, _BACK, _AGAIN = range(4)
 """What happens at one moment happens in this order; arrivals come after all of it."""
 _AHEAD = 256
@@ -44,14 +47,15 @@ class FleetReplay:
     """Replays ``source`` through one engine per executor. ``run`` returns how it ended; ``totals`` are the sums over all.
 
     Rows reach ``sink`` with a field ``replica``. ``options`` are the other ones of ``Replay``; ``client.max_in_flight`` holds in
-    front of the router, everything else per replica.
+    front of the router, everything else per replica. ``own``: the KV pool that a replica's executor needs, and where its rows go,
+    given its number and the sink. ``failure`` says why an engine gave up.
     """
 
     def __init__(
         self,
         source: RequestSource,
         config: SchedulerConfig,
-        executors: SequenceOf[SimExecutor],
+        executors: SequenceOf[Executor],
         router: Router,
         sink: EventSink,
         *,
@@ -59,10 +63,12 @@ class FleetReplay:
         rules: Rules = _VLLM,
         mode: EventMode = "full",
         on_chunk: Callable[[RunTotals], None] | None = None,
+        own: Callable[[int, EventSink], tuple[BlockPool | None, EventSink]] | None = None,
         **options: Any,
     ) -> None:
         self.config = config
-        self._executors = executors
+        self._executors, self._own = executors, own
+        self.failure: EngineFailure | None = None
         self._options = {**options, "mode": mode, "rules": replace(rules, client=Client())}
         self._sink = sink
         self._tell = on_chunk
@@ -81,8 +87,10 @@ class FleetReplay:
 
     def _engine(self, inbox: Inbox, member: Member, before: Replica | None) -> Replica:
         number = member.number
+        sink: EventSink = ReplicaSink(self._sink, number)
+        pool, sink = (None, sink) if self._own is None else self._own(number, sink)
         return Replica(
-            inbox, self.config, self._executors[number], ReplicaSink(self._sink, number), client=member, before=before,
+            inbox, self.config, self._executors[number], sink, client=member, before=before, pool=pool,
             on_chunk=None if self._tell is None else self._chunk, **self._options,
         )  # fmt: skip
 
@@ -105,7 +113,7 @@ class FleetReplay:
         return [member.engine.recorder.totals for member in self.members]
 
     def run(self) -> RunState:
-        """Replay to the end. An interrupt (Ctrl-C) ends the run as ``interrupted`` with all before it kept."""
+        """Replay to the end. An interrupt (Ctrl-C) or an engine's failure ends the run early, with all before it kept."""
         state: RunState = "finished"
         try:
             self._run()
@@ -115,18 +123,20 @@ class FleetReplay:
             state = "interrupted"
             for member in self.members:
                 member.engine.interrupted()
-        self._end(state == "interrupted")
+        except EngineFailure as failure:
+            state, self.failure = "failed", failure
+        self._end(_STOPPED.get(state))
         return state
 
-    def _end(self, interrupted: bool) -> None:
-        """Whoever has not ended fails, and all is written."""
+    def _end(self, stopped: OutcomeReason | None) -> None:
+        """Whoever has not ended fails, and all is written. ``stopped``: what stopped the whole replay."""
         now = max([self._now, *(member.engine.now for member in self.members)])
-        reason = OutcomeReason.interrupted if interrupted else OutcomeReason.no_replica
+        reason = stopped or OutcomeReason.no_replica
         again = [(at, item) for at, kind, _, _, item in sorted(self._events) if kind == _AGAIN and isinstance(item, tuple)]
         for since, (request, _) in [*((since, sent) for since, sent, _ in self._dispatch.waiting), *again]:
             self.gateway.lost(request, max(now, since), reason, waited_since=since)
         for member in self.members:
-            member.end_all(OutcomeReason.interrupted if interrupted else OutcomeReason.no_progress)
+            member.end_all(stopped or OutcomeReason.no_progress)
         self.gateway.end_all(now, reason)
         for recorder in (*(member.engine.recorder for member in self.members), self._front):
             recorder.flush()
@@ -205,7 +215,9 @@ class FleetReplay:
             self._dispatch.send(at, item, at, lost=replica)
         elif kind == _SLOW:
             member.look(at)
-            self._executors[replica].slow_down(item.factor)
+            executor = self._executors[replica]
+            assert isinstance(executor, SimExecutor), "a real engine is as fast as it is"
+            executor.slow_down(item.factor)
             if item.until_ns < NEVER:
                 self._add(item.until_ns, _SLOW, replica, Fault(replica=replica, at_ns=item.until_ns, factor=1.0))
         elif kind == _FAIL:

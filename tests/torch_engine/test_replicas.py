@@ -1,0 +1,81 @@
+"""Several real engines on one device and one clock: the model shared, KV apart, the tokens everybody's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the torch engine needs the extra [engine]")
+
+from replay_engine.fleet.driver import FleetReplay  # noqa: E402
+from replay_engine.fleet.routers import make_router  # noqa: E402
+from replay_engine.sinks import MemorySink  # noqa: E402
+from replay_engine.torch_engine.engine_rows import EngineSink  # noqa: E402
+from tests.engine.traffic import Row, RowSource  # noqa: E402
+from tests.torch_engine.engines import BLOCK, config_of, engine_for, replay_rows  # noqa: E402
+from tests.torch_engine.test_replay_cmd import REQUESTS, rows, run, trace  # noqa: E402, F401
+from tracekit.errors import UsageError  # noqa: E402
+
+ROWS = [Row(1_000_000, 17 + 3 * i, 5 + i, group=i % 2, shared=3) for i in range(12)]
+
+
+def fleet(router: str, asynchronous: bool) -> tuple[Any, MemorySink, dict[int, list[int]], FleetReplay]:
+    config = config_of(num_gpu_blocks=30, max_model_len=96, async_scheduling=asynchronous)
+    engines = [engine_for(ROWS, config) for _ in range(2)]
+
+    def own(number: int, sink: Any) -> Any:
+        return engines[number].pool, EngineSink(sink, engines[number].executor.notes)
+
+    sink = MemorySink()
+    executors = [engine.executor for engine in engines]
+    made = make_router(router, 2, seed=0, blocks=config.usable_blocks)
+    replay = FleetReplay(RowSource(ROWS, BLOCK), config, executors, made, sink, own=own)
+    state = replay.run()
+    tokens: dict[int, list[int]] = {}
+    for engine in engines:
+        assert engine.executor.tokens is not None
+        tokens |= engine.executor.tokens.by_request()
+    return state, sink, tokens, replay
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("router", ["round_robin", "least_tokens"])
+def test_tokens_do_not_depend_on_the_replica(router: str, asynchronous: bool) -> None:
+    state, sink, tokens, _ = fleet(router, asynchronous)
+    assert state == "finished"
+    assert tokens == replay_rows(ROWS, config_of()).tokens
+    iterations = sink.table("iterations")
+    assert set(iterations["replica"].tolist()) == {0, 1}
+    assert (iterations["submit_ns"] > 0).all()
+    assert sorted(sink.table("outcomes")["request"].tolist()) == list(range(len(ROWS)))
+
+
+def test_a_failing_engine_ends_the_fleet_s_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    from replay_engine.torch_engine.iteration import IterationPass
+
+    calls = [0]
+    mixed = IterationPass.mixed
+
+    def broken(self: IterationPass, *given: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 7:
+            raise RuntimeError("CUDA error: device-side assert triggered\nmore lines")
+        return mixed(self, *given)
+
+    monkeypatch.setattr(IterationPass, "mixed", broken)
+    state, sink, _, replay = fleet("round_robin", True)
+    assert state == "failed"
+    assert "CUDA error: device-side assert triggered more lines" in str(replay.failure)
+    assert len(sink.table("iterations")) > 0
+    assert sorted(set(sink.table("outcomes")["request"].tolist())) == list(range(len(ROWS)))
+
+
+def test_replicas_by_command(trace: Path) -> None:  # noqa: F811
+    report = run(trace, replicas=2, router="round_robin")
+    assert report.state == "finished"
+    assert rows(trace, "SELECT DISTINCT replica, mode FROM iterations ORDER BY replica") == [(0, "eager"), (1, "eager")]
+    assert rows(trace, "SELECT count(DISTINCT request) FROM outcomes WHERE state = 'finished'") == [(REQUESTS,)]
+    with pytest.raises(UsageError, match="a real engine runs as it does"):
+        run(trace, replicas=2, fail=("replica1@1s:1s",))
