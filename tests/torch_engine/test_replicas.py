@@ -13,6 +13,7 @@ from replay_engine.fleet.driver import FleetReplay  # noqa: E402
 from replay_engine.fleet.routers import make_router  # noqa: E402
 from replay_engine.sinks import MemorySink  # noqa: E402
 from replay_engine.torch_engine.engine_rows import EngineSink  # noqa: E402
+from replay_engine.types import RequestState  # noqa: E402
 from tests.engine.traffic import Row, RowSource  # noqa: E402
 from tests.torch_engine.engines import BLOCK, config_of, engine_for, replay_rows  # noqa: E402
 from tests.torch_engine.test_replay_cmd import REQUESTS, rows, run, trace  # noqa: E402, F401
@@ -69,7 +70,10 @@ def test_a_failing_engine_ends_the_fleet_s_run(monkeypatch: pytest.MonkeyPatch) 
     assert state == "failed"
     assert "CUDA error: device-side assert triggered more lines" in str(replay.failure)
     assert len(sink.table("iterations")) > 0
-    assert sorted(set(sink.table("outcomes")["request"].tolist())) == list(range(len(ROWS)))
+    outcomes = sink.table("outcomes")
+    came = outcomes["request"].tolist()
+    assert sorted(came) == list(range(len(came))), "whoever had come has ended, once; who was still to come is not written"
+    assert RequestState.failed in outcomes["state"]
 
 
 def test_replicas_by_command(trace: Path) -> None:  # noqa: F811
