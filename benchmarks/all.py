@@ -21,13 +21,14 @@ __all__ = ["NAMES", "main", "readme", "result_name", "run_one"]
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-NAMES = ("startup", "iterations", "lean", "mooncake", "policies", "whole", "load", "dashboard", "engine")
+NAMES = ("startup", "iterations", "lean", "mooncake", "policies", "whole", "experiment", "load", "dashboard", "engine")
 QUICK = {
     "policies": ["--scale", "0.3"],
     "whole": ["--quick", "--repeats", "2"],
     "load": ["--rows", "500000", "--repeats", "2"],
     "lean": ["--repeats", "2"],
     "engine": ["--quick", "--repeats", "2"],
+    "experiment": ["--repeats", "1"],
 }
 LOAD: dict[str, tuple[float | None, str, str]] = {
     "azure_ratio": (4.0, "x", "loading over DuckDB's own read_csv into a table"),

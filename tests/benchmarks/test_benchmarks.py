@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from benchmarks import all as every
-from benchmarks import dashboard, fleet, iterations, lean, lean_side, load, mooncake, policies, startup, whole, workloads
+from benchmarks import (
+    dashboard, experiment, fleet, iterations, lean, lean_side, load, mooncake, policies, startup, whole, workloads,
+)  # fmt: skip
 from benchmarks.engine_run import best, replay_nowhere, replay_spooled
 from benchmarks.figures import Figure, Report, document, machine, python_reference, table
 from benchmarks.workloads import ColumnSource, Load, planned
@@ -227,3 +229,13 @@ def test_options_are_those_that_measure_reads() -> None:
     parser = argparse.ArgumentParser()
     lean._options(parser)
     assert vars(parser.parse_args([])) == {"repeats": 3, "scale": 1.0, "only": None}
+
+
+def test_an_experiment_in_two_processes_concludes_as_one_does(capsys: pytest.CaptureFixture[str]) -> None:
+    result = json.loads(run(experiment.main, "--json", "--quick", "--repeats", "1", capsys=capsys))
+    figures = result["figures"]
+    assert {"hour_speedup", "hour_speedup_by_cpu", "hour_one_process_s", "hour_several_s"} <= set(figures)
+    assert figures["hour_speedup"]["value"] == pytest.approx(
+        figures["hour_one_process_s"]["value"] / figures["hour_several_s"]["value"]
+    )
+    assert 0.2 < figures["hour_speedup_by_cpu"]["value"] <= 2.2

@@ -37,6 +37,7 @@ def test_levels_are_split_at_commas_outside_brackets(text: str, name: str, value
         ("max_num_seqs=8,9,8", "8 stands there twice"),
         ("max_num_seqs=8,008", "lead to the same configuration"),
         ("slo.ttft=1s,2s", "the SLO says what is good"),
+        ("pd=1,2", "expected P:D"),
         ("max_num_seq=1,2", "did you mean max_num_seqs"),
         ("batching.mode=continuous,warp", "expected one of continuous, dynamic, static"),
     ],
@@ -82,6 +83,19 @@ def test_only_the_factor_differs_between_levels(vary: str) -> None:
     flats = [flat_policy(level.policy.to_dict()) for level in factor.levels]
     for flat in flats[1:]:
         assert differing(flats[0], flat) == ([] if factor.name == "profile" else [factor.name])
+
+
+@pytest.mark.parametrize("vary", ["pd=1:1,2:2", "pd=0:0,1:2,1:1", "pd.decode=1,2", "kv_link.gb_per_s=10,50"])
+def test_pools_are_one_factor(vary: str) -> None:
+    sets = [] if vary.startswith("pd=") else ["pd.prefill=1", *(["pd.decode=1"] if "kv_link" in vary else [])]
+    factor = resolve_factor(vary, sets=sets)
+    pairs = [(level.policy.rules.pd.prefill, level.policy.rules.pd.decode) for level in factor.levels]
+    assert len(set(pairs)) == (1 if "kv_link" in vary else len(factor.levels))
+
+
+def test_a_knob_of_all_engines_is_one_factor_in_the_pools_too() -> None:
+    factor = resolve_factor("max_num_seqs=64,128", sets=["pd.prefill=1", "pd.decode=1"])
+    assert [level.policy.engines["decode"].max_num_seqs for level in factor.levels] == [64, 128]
 
 
 def test_memory_share_is_a_factor_by_the_blocks_it_leaves() -> None:

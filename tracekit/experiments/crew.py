@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import selectors
 import subprocess
 import sys
@@ -21,29 +22,37 @@ Done = Callable[[Cell], None]
 
 
 class Crew:
-    """Workers that replay ``cells``. A worker keeps to the levels of one window, whose requests it has read; when no window
-    is left untouched it takes over levels of another's."""
+    """Worker processes, started at once: they import while the plan is made. Use it as a context manager: none outlives it.
 
-    def __init__(self, database: Path, folder: Path, cells: Sequence[Cell], jobs: int) -> None:
-        self._command = [sys.executable, "-m", "tracekit.experiments.worker", str(database), str(folder)]
+    A worker keeps to the levels of one window, whose requests it has read; when no window is left untouched it takes over
+    levels of another's.
+    """
+
+    def __init__(self, database: Path, jobs: int) -> None:
+        command = [sys.executable, "-m", "tracekit.experiments.worker", str(database)]
+        self._workers = [_Worker(command) for _ in range(jobs)]
         self._spots: dict[tuple[int, int], list[Cell]] = {}
+        self._untouched: list[tuple[int, int]] = []
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
+            worker.end()
+
+    def run(self, folder: Path, cells: Sequence[Cell], done: Done, cancelled: Callable[[], bool]) -> None:
+        """Replay ``cells`` of the plan in ``folder``; ``done(cell)`` as each result is there. ``KeyboardInterrupt`` when
+        ``cancelled()``; the error of a worker is raised here."""
         for cell in cells:
             self._spots.setdefault((cell.trace, cell.window), []).append(cell)
         self._untouched = list(self._spots)
-        self._jobs = min(jobs, len(cells))
-        self._workers: dict[int, _Worker] = {}
-
-    def run(self, done: Done, cancelled: Callable[[], bool]) -> None:
-        """Replay all cells; ``done(cell)`` as each result is there. ``KeyboardInterrupt`` when ``cancelled()``; the error of
-        a worker is raised here. No worker outlives the call."""
-        selector = selectors.DefaultSelector()
-        try:
-            for _ in range(self._jobs):
-                worker = _Worker(self._command)
-                self._workers[id(worker)] = worker
+        with selectors.DefaultSelector() as selector:
+            for worker in self._workers:
                 selector.register(worker.answers, selectors.EVENT_READ, worker)
+                worker.order(str(folder))
                 self._give(worker)
-            while any(worker.busy for worker in self._workers.values()):
+            while any(worker.busy for worker in self._workers):
                 if cancelled():
                     raise KeyboardInterrupt
                 for key, _ in selector.select(LOOK_EVERY_S):
@@ -51,10 +60,6 @@ class Crew:
                     for cell in worker.heard():
                         done(cell)
                         self._give(worker)
-        finally:
-            for worker in self._workers.values():
-                worker.end()
-            selector.close()
 
     def _give(self, worker: _Worker) -> None:
         cell = self._next(worker.spot)
@@ -91,8 +96,11 @@ class _Worker:
 
     def take(self, cell: Cell) -> None:
         self.busy = cell
+        self.order(f"{cell.trace} {cell.window} {cell.level}")
+
+    def order(self, line: str) -> None:
         with suppress(BrokenPipeError):  # if it has ended, its last answer, or the end of its answers, says so
-            self._orders.write(f"{cell.trace} {cell.window} {cell.level}\n".encode())
+            self._orders.write(os.fsencode(line) + b"\n")
             self._orders.flush()
 
     def heard(self) -> list[Cell]:

@@ -20,10 +20,10 @@ from tracekit.experiments.knobs import differing, flat_policy, knob_text
 
 __all__ = ["ALIASES", "Factor", "Level", "parse_vary", "resolve_factor"]
 
-ALIASES: dict[str, str] = {}
+ALIASES = {"replicas": "fleet.replicas", "router": "fleet.router"}
 """Short names of a factor for the knob that it is."""
-PROFILE = "profile"
-_EXPECTED = "expected KNOB=VALUE,VALUE[,...] with a knob that --set takes, or profile=NAME,NAME"
+PROFILE, POOLS = "profile", "pd"
+_EXPECTED = "expected KNOB=VALUE,VALUE[,...] with a knob that --set takes, profile=NAME,NAME, or pd=P:D,P:D"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,13 +124,20 @@ def _held(knob: str, name: str, levels: Sequence[Level], given: list[Any]) -> tu
 def _level(knob: str, value: str, policy: str | None, sets: Sequence[str], profile: str | None) -> Level:
     chosen = load_profile(value if knob == PROFILE else profile or DEFAULT_PROFILE)
     own = [] if knob == PROFILE else [f"{knob}={value}"]
+    if knob == POOLS:
+        prefill, colon, decode = value.partition(":")
+        if not colon:
+            raise UsageError(
+                f"--vary pd: {shown(value)} is no pair; expected P:D, prefill and decode replicas, or 0:0 for neither"
+            )
+        own = [f"pd.prefill={prefill}", f"pd.decode={decode}"]
     return Level(text=value, policy=build_policy(chosen, policy, [*sets, *own]), profile=chosen)
 
 
 def _moved(knob: str, name: str, levels: Sequence[Level]) -> list[str]:
     """Knobs besides the factor that differ between any level and the first. ``UsageError`` where the factor does not."""
     first = _flat(levels[0])
-    own = {"num_gpu_blocks"} if knob in SIZING else {knob}
+    own = {"num_gpu_blocks"} if knob in SIZING else {"pd.prefill", "pd.decode"} if knob == POOLS else {knob}
     own |= {f"pools.{pool}.{each}" for pool in levels[0].policy.engines for each in own}
     moved: list[str] = []
     seen: list[tuple[str, dict[str, Any]]] = [(levels[0].text, first)]
@@ -140,6 +147,8 @@ def _moved(knob: str, name: str, levels: Sequence[Level]) -> list[str]:
         if same is not None:
             raise UsageError(f"--vary {shown(name)}: levels {shown(same)} and {shown(level.text)} lead to the same configuration")
         seen.append((level.text, flat))
+        if knob == POOLS:  # whatever the pools are is part of whether there are any
+            own |= {each for each in first.keys() ^ flat.keys() if each.startswith("pools.")}
         moved += [each for each in differing(first, flat) if each not in own and each not in moved]
     return moved
 

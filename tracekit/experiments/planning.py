@@ -25,14 +25,15 @@ _PART = ("limit", "rate_scale", "where", "thin", "by", "spread_ticks", "sessions
 Say = Callable[[str], None]
 
 
-def make_plan(store: Store, given: Mapping[str, Any], tell: Say) -> Plan:
-    """The plan of ``experiment``'s arguments ``given``; traces that are files are loaded. Errors: ``UsageError``,
-    ``InputError``, ``ConfigError``."""
+def make_plan(store: Store, given: Mapping[str, Any], tell: Say, begin: Callable[[], None]) -> Plan:
+    """The plan of ``experiment``'s arguments ``given``; traces that are files are loaded. ``begin()`` is called when the
+    factor stands and what takes time begins. Errors: ``UsageError``, ``InputError``, ``ConfigError``."""
     if given["windows"] < 1:
         raise UsageError(f"--windows {given['windows']}: expected at least 1")
     factor = resolve_factor(given["vary"], policy=given["policy"], sets=given["sets"], profile=given["profile"], pin=given["pin"])
     slos = [_slo(dict(given), level.policy) for level in factor.levels]
     _tell_factor(factor, tell)
+    begin()
     names = [given["traces"]] if isinstance(given["traces"], str) else list(given["traces"])
     traces = tuple(_planned(store, {**given, "inputs": [name]}, factor.levels, slos, tell) for name in names)
     twice = next((trace.name for at, trace in enumerate(traces) if trace.digest in [t.digest for t in traces[:at]]), None)

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -131,7 +132,6 @@ def _as_job(given: dict[str, Any]) -> ExperimentReport:
 
 
 def _run(store: Store, job: Job, given: dict[str, Any]) -> ExperimentReport:
-    began, started = time.monotonic(), datetime.now(UTC)
     lines: list[str] = []
 
     def tell(line: str) -> None:
@@ -139,7 +139,21 @@ def _run(store: Store, job: Job, given: dict[str, Any]) -> ExperimentReport:
         if given["say"] is not None:
             given["say"](line)
 
-    plan = make_plan(store, given, tell)
+    jobs = given["jobs"] or len(os.sched_getaffinity(0))
+    with ExitStack() as stack:
+        crews: list[Crew] = []
+        plan = make_plan(store, given, tell, lambda: crews.extend(_crew(store, jobs, stack)))
+        return _replayed(store, job, given, plan, crews, tell, lines)
+
+
+def _crew(store: Store, jobs: int, stack: ExitStack) -> list[Crew]:
+    """The workers, if there is to be more than one."""
+    return [stack.enter_context(Crew(store.path, jobs))] if jobs > 1 else []
+
+
+def _replayed(store: Store, job: Job, given: dict[str, Any], plan: Plan, crews: list[Crew], tell: Callable[[str], None],
+              lines: list[str]) -> ExperimentReport:  # fmt: skip
+    began, started = time.monotonic(), datetime.now(UTC)
     key = plan.key()
     folder = ResultFolder.of(store.folder, key)
     if given["fresh"]:
@@ -149,7 +163,7 @@ def _run(store: Store, job: Job, given: dict[str, Any]) -> ExperimentReport:
         tell(f"experiment {number} is this one, recorded before: nothing is replayed (--fresh does it again)")
         return _report(number, plan, _recorded(store, number, plan), 0, lines)
     folder.open(plan)
-    results, replayed = _replay_all(store, folder, plan, job, given, tell)
+    results, replayed = _replay_all(store, folder, plan, job, given, crews, tell)
     changes, across = verdicts_of(plan, results)
     row = {
         "key": key, "name": given["name"], "started_at": started.replace(tzinfo=None).isoformat(timespec="milliseconds"),
@@ -182,7 +196,7 @@ def recorded_experiment(store: Store, number: int) -> ExperimentReport:
     return _report(number, plan, _recorded(store, number, plan), 0, [])
 
 
-def _replay_all(store: Store, folder: ResultFolder, plan: Plan, job: Job, given: dict[str, Any],
+def _replay_all(store: Store, folder: ResultFolder, plan: Plan, job: Job, given: dict[str, Any], crews: list[Crew],
                 tell: Callable[[str], None]) -> tuple[Results, int]:  # fmt: skip
     cells = list(plan.cells())
     results = folder.done(cells)
@@ -199,9 +213,8 @@ def _replay_all(store: Store, folder: ResultFolder, plan: Plan, job: Job, given:
         if given["progress"] is not None:
             given["progress"](done, len(missing), shown(plan.traces[cell.trace].name))
 
-    jobs = min(given["jobs"] or len(os.sched_getaffinity(0)), max(len(missing), 1))
-    if jobs > 1:
-        Crew(store.path, folder.folder, missing, jobs).run(on_done, job.cancelled)
+    if crews and len(missing) > 1:
+        crews[0].run(folder.folder, missing, on_done, job.cancelled)
     else:
         _one_after_the_other(CellReplays(store, plan), folder, missing, on_done, job.cancelled)
     return folder.done(cells), done
