@@ -13,8 +13,19 @@ import pytest
 
 from benchmarks import all as every
 from benchmarks import (
-    dashboard, experiment, fleet, iterations, lean, lean_side, load, mooncake, policies, startup, whole, workloads,
-)  # fmt: skip
+    dashboard,
+    experiment,
+    fleet,
+    iterations,
+    lean,
+    lean_side,
+    load,
+    mooncake,
+    policies,
+    startup,
+    whole,
+    workloads,
+)
 from benchmarks.engine_run import best, replay_nowhere, replay_spooled
 from benchmarks.figures import Figure, Report, document, machine, python_reference, table
 from benchmarks.workloads import ColumnSource, Load, planned
@@ -34,9 +45,16 @@ def run(main: Any, *arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 @pytest.mark.parametrize(
     ("value", "target", "at_most", "met"),
-    [(2.0, 1.0, False, True), (0.5, 1.0, False, False), (0.5, 1.0, True, True), (2.0, 1.0, True, False), (0.0, 0.0, True, True),
-     (None, 1.0, False, None), (1.0, None, False, None)],
-)  # fmt: skip
+    [
+        (2.0, 1.0, False, True),
+        (0.5, 1.0, False, False),
+        (0.5, 1.0, True, True),
+        (2.0, 1.0, True, False),
+        (0.0, 0.0, True, True),
+        (None, 1.0, False, None),
+        (1.0, None, False, None),
+    ],
+)
 def test_targets_are_judged_right(value: float | None, target: float | None, at_most: bool, met: bool | None) -> None:
     assert Figure(value=value, unit="x", target=target, at_most=at_most).met is met
 
