@@ -36,14 +36,17 @@ def load(folder: Path, name: str, module: str, changes: tuple[Change, ...]) -> M
     """
     target = folder / name
     target.mkdir()
-    for path in Path(next(iter(replay_engine.__path__))).glob("*.py"):
+    source = Path(next(iter(replay_engine.__path__)))
+    for path in source.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         for changed, old, new in changes:
-            if changed == path.stem:
+            if changed == path.relative_to(source).with_suffix("").as_posix():
                 if old not in text:
                     raise ValueError(f"{path.name} has no {old!r} any more: the mutant of it does not apply")
                 text = text.replace(old, new)
-        (target / path.name).write_text(re.sub(r"\breplay_engine\b", name, text), encoding="utf-8")
+        copy = target / path.relative_to(source)
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_text(re.sub(r"\breplay_engine\b", name, text), encoding="utf-8")
     sys.path.insert(0, str(folder))
     try:
         importlib.invalidate_caches()
