@@ -101,7 +101,7 @@ def _torch_setup(given: dict[str, Any], model: str | None) -> EngineSetup:
     policy = build_policy(profile, given["policy"], given["sets"])
     if policy.estimated:
         share = policy.settings.get("gpu_memory_utilization", options.memory_share)
-        blocks = default_blocks(loaded, policy.scheduler, share) // max(policy.rules.fleet.replicas, 1)
+        blocks = default_blocks(loaded, policy.scheduler, share, max(policy.rules.fleet.replicas, 1))
         policy = apply_set(policy, [f"num_gpu_blocks={blocks}"], profile)
     assert profile.model is not None and profile.hardware is not None
     blocks = policy.scheduler.num_gpu_blocks

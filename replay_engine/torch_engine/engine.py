@@ -126,12 +126,14 @@ def _activations(model: DecoderModel, config: SchedulerConfig) -> int:
     return max(layer, config.max_num_seqs * shape.vocab * (size + 8))
 
 
-def default_blocks(model: DecoderModel, config: SchedulerConfig, share: float) -> int:
-    """Blocks where the policy does not say: all that fit on a GPU, a fixed amount of memory on a CPU."""
+def default_blocks(model: DecoderModel, config: SchedulerConfig, share: float, engines: int = 1) -> int:
+    """Blocks of each of ``engines`` on one device where the policy does not say: all that fit on a GPU, each with room for its
+    graphs; a fixed amount of memory on a CPU."""
+    size = block_bytes(model.shape, config.block_size, model.dtype)
     fit = fitting_blocks(model, config, share)
     if model.device.type == "cuda":
-        return fit
-    return min(fit, CPU_KV_BYTES // block_bytes(model.shape, config.block_size, model.dtype))
+        return max(0, fit - (engines - 1) * RESERVE_BYTES // size) // engines
+    return min(fit, CPU_KV_BYTES // size) // engines
 
 
 def engine_profile(model: DecoderModel) -> Profile:
@@ -209,7 +211,7 @@ class _Prompts:
 def _allocate(model: DecoderModel, config: SchedulerConfig, share: float) -> KvPool:
     size = block_bytes(model.shape, config.block_size, model.dtype)
     fit = fitting_blocks(model, config, share)
-    if config.num_gpu_blocks <= fit:
+    if config.num_gpu_blocks <= fit + RESERVE_BYTES // 2 // size:  # what fits is measured anew, and may be a little less by now
         try:
             return KvPool(model.shape, config.num_gpu_blocks, config.block_size, model.dtype, model.device)
         except (torch.OutOfMemoryError, RuntimeError):
