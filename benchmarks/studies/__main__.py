@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable
 
-from benchmarks.studies import batching, chunking, fairness, paging
+from benchmarks.studies import batching, chunking, fairness, paging, pd
 from benchmarks.studies.report import Study, document, markdown
 
 __all__ = ["STUDIES", "main"]
@@ -17,6 +17,7 @@ STUDIES: dict[str, Callable[..., Study]] = {
     "chunking": chunking.study,
     "fairness": fairness.study,
     "paging": paging.study,
+    "pd": pd.study,
 }
 
 

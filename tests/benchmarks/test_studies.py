@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.studies import batching, chunking, fairness, paging, service, traffic
+from benchmarks.studies import batching, chunking, fairness, paging, pd, service, traffic
 from benchmarks.studies.__main__ import STUDIES, main
 from benchmarks.studies.replays import engine, highest, replayed
 from benchmarks.studies.report import Claim, Study, Table, document, markdown
@@ -24,6 +24,7 @@ TINY = {
     "chunking": lambda: chunking.study(requests=40),
     "fairness": lambda: fairness.study(requests=150, factor=20.0),
     "paging": lambda: paging.study(requests=60),
+    "pd": lambda: pd.study(requests=8, cards=2, rounds=0, prompts=(8000,), most=0.25),
 }
 
 
