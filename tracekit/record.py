@@ -198,8 +198,9 @@ class RunRecord:
     def _gaps(self, outcomes: npt.NDArray[np.void]) -> TokenGaps | None:
         if self._setup.events != "full":
             return None
-        gaps = fleet_gaps if self._setup.policy.rules.several else token_gaps
-        return gaps(self._table("iterations"), self._table("spans"), outcomes, self._counted())
+        rules, tables = self._setup.policy.rules, (self._table("iterations"), self._table("spans"), outcomes, self._counted())
+        handed = bool(rules.pd.prefill) and rules.pd.first_token_from == "prefill"
+        return fleet_gaps(*tables, first_elsewhere=handed) if rules.several else token_gaps(*tables)
 
     def _per_request(self, inputs: MatrixInputs) -> dict[str, Any]:
         columns: dict[str, Any] = {"counted": self._counted()}

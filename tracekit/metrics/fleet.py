@@ -76,8 +76,11 @@ def last_life(spans: Rows, outcomes: Rows) -> Rows:
     return kept
 
 
-def fleet_gaps(iterations: Rows, spans: Rows, outcomes: Rows, counted: npt.NDArray[np.bool_]) -> TokenGaps:
-    """Token gaps of all replicas: the requests of each, as they ended there. Rows have a ``replica``."""
+def fleet_gaps(
+    iterations: Rows, spans: Rows, outcomes: Rows, counted: npt.NDArray[np.bool_], *, first_elsewhere: bool = False
+) -> TokenGaps:
+    """Token gaps of all replicas: the requests of each, as they ended there. Rows have a ``replica``. ``first_elsewhere``: the
+    first token came from another engine, and the gap to the second one spans the way."""
     if not iterations.size:
         return token_gaps(iterations, spans, outcomes, counted)
     spans = last_life(spans, outcomes)
@@ -89,15 +92,30 @@ def fleet_gaps(iterations: Rows, spans: Rows, outcomes: Rows, counted: npt.NDArr
         parts.append(
             token_gaps(iterations[iterations["replica"] == replica], own, outcomes[outcomes["replica"] == replica], counted)
         )
+    request, gap = _handed_over(spans, outcomes, home, counted) if first_elsewhere else (np.empty(0, np.int64),) * 2
     shift = np.cumsum([0, *(part.step_ns.size for part in parts)])
     moved = [part.runs + np.array([0, at, at]) for part, at in zip(parts, shift, strict=False)]
     return TokenGaps(
         step_ns=np.concatenate([part.step_ns for part in parts]),
         weight=np.concatenate([part.weight for part in parts]),
         runs=np.concatenate(moved),
-        single_ns=np.concatenate([part.single_ns for part in parts]),
-        single_request=np.concatenate([part.single_request for part in parts]),
+        single_ns=np.concatenate([*(part.single_ns for part in parts), gap]),
+        single_request=np.concatenate([*(part.single_request for part in parts), request]),
     )
+
+
+def _handed_over(
+    spans: Rows, outcomes: Rows, home: npt.NDArray[np.int64], counted: npt.NDArray[np.bool_]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Requests whose first token came from another engine than the one they ended on, and their gaps to the second one."""
+    first = np.full(home.size, np.iinfo(np.int64).max)
+    spoke = outcomes[(outcomes["ttft_ns"] >= 0) & (outcomes["output_tokens"] > 1)]
+    first[spoke["request"]] = spoke["arrival_ns"] + spoke["ttft_ns"]
+    own = spans[(spans["phase"] == Phase.prefill) & (spans["replica"] == home[spans["request"]]) & counted[spans["request"]]]
+    own = own[own["end_ns"] > first[own["request"]]]
+    order = np.lexsort((own["end_ns"], own["request"]))
+    request, at = np.unique(own["request"][order], return_index=True)
+    return request.astype(np.int64), own["end_ns"][order][at] - first[request]
 
 
 def fleet_written(iterations: Rows, entries: Rows, spans: Rows, outcomes: Rows, block_size: int) -> float:
