@@ -71,7 +71,10 @@ def test_the_matrix_has_every_replica(db: str, capfd: pytest.CaptureFixture[str]
     assert fleet["retried"] > 0 and fleet["imbalance_requests"] >= 1
     assert matrix["knobs"]["fleet.fail"] == "replica1@60s:30s,replica2@200s"
     assert main(["show", "fleet", "--db", db]) == 0
-    assert "Replicas" in capfd.readouterr().out
+    shown = capfd.readouterr().out
+    assert "Replicas" in shown
+    assert f"Fleet   3 replicas, least_tokens: busiest {fleet['imbalance_busy']:.2f} of the mean" in shown
+    assert f"{fleet['retried']:,} requests sent again" in shown
 
 
 def test_explain_follows_a_request_over_replicas(db: str, capfd: pytest.CaptureFixture[str]) -> None:

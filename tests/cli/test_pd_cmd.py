@@ -48,6 +48,14 @@ def test_requests_end_on_decode_engines_and_every_phase_is_there(db: str) -> Non
     assert ask(db, spent) == [(0,)]
 
 
+def test_the_first_lines_say_where_the_time_to_first_token_went(db: str, capsys: pytest.CaptureFixture[str]) -> None:
+    stages = matrix(db, capsys)["pools"]["stage_shares"]
+    assert isinstance(stages, dict) and sum(stages.values()) == pytest.approx(1)
+    assert main(["show", "1", "--db", db]) == 0
+    shown = capsys.readouterr().out
+    assert "P/D     2:2: prefill engines " in shown and "mean TTFT was prefill queue " in shown and "Fleet " not in shown
+
+
 def test_transfers_are_rows(db: str) -> None:
     assert ask(db, "SELECT count(*) >= 800, min(source), max(source), min(target), max(target) FROM transfers") == [
         (True, 0, 1, 2, 3)

@@ -13,7 +13,7 @@ __all__ = ["headline"]
 
 def headline(matrix: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Label and text of each line; an empty label continues the line above."""
-    return [*_tail(matrix["latency"]), *_slo(matrix["slo"]), *_waited(matrix), *_ended(matrix)]
+    return [*_tail(matrix["latency"]), *_slo(matrix["slo"]), *_waited(matrix), *_engines(matrix), *_ended(matrix)]
 
 
 def _tail(latency: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -63,6 +63,22 @@ def _waited(matrix: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     text = "KV high-water - " if is_missing(high) else f"KV high-water {share(high)} of {kv['total_blocks']:,} blocks"
     preempted = matrix["preemption"]["preemptions"]
     yield "", f"{text}; {preempted:,} preemptions; largest batch {matrix['concurrency']['running_max']:,}"
+
+
+def _engines(matrix: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Where there are several engines: how evenly they were used, and what a prompt's KV on its way cost."""
+    fleet, pools = matrix["fleet"], matrix["pools"]
+    separate = not is_missing(pools["stage_shares"])
+    if not separate and not is_missing(fleet["by_replica"]) and not is_missing(fleet["imbalance_busy"]):
+        retried = fleet["retried"]
+        again = f"; {retried:,} requests sent again" if not is_missing(retried) and retried else ""
+        uneven = f"busiest {fleet['imbalance_busy']:.2f} of the mean, most requests {fleet['imbalance_requests']:.2f}"
+        yield "Fleet", f"{fleet['replicas']} replicas, {_or_dash(fleet['router'])}: {uneven}{again}"
+    if separate:
+        stages = ", ".join(f"{name.replace('_', ' ')} {share(part)}" for name, part in pools["stage_shares"].items() if part)
+        busy = f"prefill engines {share(pools['prefill_busy_share'])} busy, decode engines {share(pools['decode_busy_share'])}"
+        yield "P/D", f"{pools['split']}: {busy}"
+        yield "", f"mean TTFT was {stages}"
 
 
 def _ended(matrix: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
