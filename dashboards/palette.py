@@ -56,7 +56,7 @@ _FAMILIES = {
     ORANGE: ("token_budget", "no_chunking", "prefill_limit"),
     PURPLE: ("max_num_seqs", "reserved_seqs"),
     SKY: ("kv_free", "kv_full_isl", "kv_watermark", "kv_output_reserve", "reserved_blocks", "host_pool"),
-    GREEN: ("after_preemption", "prefill_interval", "batch_window", "link", "in_flight"),
+    GREEN: ("after_preemption", "prefill_interval", "batch_window", "link", "in_flight", "replica_failed"),
     GREY: ("none",),
 }
 _HATCHES = ("", "/", "x", ".", "-", "|")

@@ -74,7 +74,8 @@ class Fleeted:
         """Rows of a table by request, in time order."""
         rows = self.sink.table(table)
         found: dict[int, list[Any]] = {}
-        order = np.argsort(rows["start_ns"], kind="stable") if table == "spans" else np.arange(len(rows))
+        # a wait for the client's slot may have no length at all, and then starts with the span after it
+        order = np.lexsort((rows["end_ns"], rows["start_ns"])) if table == "spans" else np.arange(len(rows))
         for row in rows[order]:
             found.setdefault(int(row["request"]), []).append(row)
         return found

@@ -56,7 +56,7 @@ def calibrate(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Measure exact batches and a short replay, or take a recorded run, and fit the latency profile that the simulator takes."""
+    """Fit a latency profile from measured batches or a recorded run."""
     from tracekit.calibration import calibrate as calibrate_engine
     from tracekit.calibration import calibrate_run
     from tracekit.cli.progress import ProgressDisplay
