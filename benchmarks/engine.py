@@ -82,6 +82,7 @@ def replay_cost(model: Any, source: AtOnce, *, events: EventMode = "full", forwa
     executor = engine.executor
     if not forward:
         tokens = torch.zeros(source.total, dtype=torch.int64)
+        # The forward pass is left out by putting a constant in its place: what is left is the host's work.
         executor._pass.decode = lambda *_: tokens  # type: ignore[method-assign]
         executor._pass.mixed = lambda _, layout: tokens[: layout.samples]  # type: ignore[method-assign]
     spent, compute = [0], executor._compute
@@ -92,6 +93,7 @@ def replay_cost(model: Any, source: AtOnce, *, events: EventMode = "full", forwa
         spent[0] += time.thread_time_ns() - began
         return computed
 
+    # Timed around, not copied: the engine itself has no hook that only a benchmark would use.
     executor._compute = timed  # type: ignore[method-assign]
     replay = Replay(source, config, executor, EngineSink(NullSink(), executor.notes), pool=engine.pool, mode=events)
     began = time.thread_time_ns()

@@ -45,6 +45,7 @@ def create_app(db: str | Path, *, host: str = "127.0.0.1") -> Dash:
     for page in PAGES:
         page.register(app, book)
     app.callback(Output("page", "children"), Input("url", "pathname"))(_route)
+    # Dash has no types for this one.
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("tracekit", "theme"), Output("theme", "data"), Input("theme-choice", "value")
     )

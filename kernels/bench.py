@@ -43,7 +43,7 @@ def lines(watch: Stopwatch, rate: float, todo: Iterator[Workload]) -> Iterator[L
     for one in todo:
         try:
             spent = watch.microseconds(one.prepare()) * 1e-6
-        except Exception as error:
+        except Exception as error:  # one kernel that fails must not stop the others; it is reported
             first = (str(error).splitlines() or [""])[0]
             yield Line(one.name, one.shape, None, None, None, None, _floor(one.floor), None, f"{type(error).__name__}: {first}")
             continue

@@ -46,7 +46,7 @@ def findings(device: str, only: str = "", dtype: str = "") -> Iterator[Any]:
         for part, *given in (each for each in parts if only in each[0].__name__):
             try:
                 yield from part(*given)
-            except Exception as error:
+            except Exception as error:  # one check that fails must not stop the others; it is a finding
                 yield Finding(f"{part.__name__} {given[-1]}", False, f"{type(error).__name__}: {error}")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -78,6 +79,15 @@ class RunTotals:
         for level in ("kv_used", "running", "waiting"):
             setattr(self, f"{level}_ns", getattr(self, f"{level}_ns") + int(np.dot(rows[level].astype(np.int64), duration)))
         self._add_waits(rows, duration)
+
+    @classmethod
+    def merged(cls, several: Sequence[RunTotals]) -> RunTotals:
+        """One for all of ``several`` (at least one), which stay as they are."""
+        first, *others = several
+        whole = replace(first, refused_ns=dict(first.refused_ns), refused_iterations=dict(first.refused_iterations))
+        for each in others:
+            whole.merge(each)
+        return whole
 
     def merge(self, other: RunTotals) -> None:
         """Count another replica's iterations too. Sums add up, levels are those of the fullest replica; ``kv_total`` stays that

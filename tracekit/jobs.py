@@ -15,14 +15,16 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from tracekit.errors import UsageError, shown
+from replay_engine.config import ConfigError
+from tracekit.errors import TracekitError, UsageError, shown
 from tracekit.store.files import read_json, write_json
 from tracekit.store.processes import is_alive, process_mark
 
@@ -148,6 +150,21 @@ class Job:
             self._progress.close()
             self._progress = None
         write_json(self.folder / "result.json", {"exit_code": 0, **result, "t": round(time.time(), 3)})
+
+    @contextmanager
+    def accounted(self, *, interrupted: str) -> Iterator[None]:
+        """However the body ends early, the folder says so: its error and exit code, or ``interrupted``. A body that ends
+        calls ``finish`` itself."""
+        self.begin()
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.finish({"exit_code": 130, "cancelled": True, "error": interrupted})
+            raise
+        except Exception as error:  # whatever it is, it is raised again; an unknown one is an internal error
+            code = error.exit_code if isinstance(error, TracekitError) else 2 if isinstance(error, ConfigError) else 5
+            self.finish({"exit_code": code, "error": str(error)})
+            raise
 
     def _note_process(self, pid: int) -> None:
         note = {"pid": pid, "mark": process_mark(pid), "started": round(time.time(), 3)}

@@ -25,78 +25,42 @@ from tracekit.store import SpoolSink, Store, commit_run, read_spool
 if TYPE_CHECKING:
     from tracekit.replay import Setup
 
-__all__ = ["RunRecord"]
+__all__ = ["MemoryRecord", "RunRecord"]
 
 
-class RunRecord:
-    """Opened before the replay, committed after it. ``totals`` and ``by_replica`` must be set in between."""
+class MemoryRecord:
+    """A replay's rows and sums, down to its acceptance matrix; no database sees them.
+
+    Rows go to ``sink``; ``totals`` and ``by_replica`` must be set before the matrix is asked for.
+    """
 
     by_replica: Sequence[RunTotals] = ()
 
-    def __init__(self, store: Store, setup: Setup, *, name: str | None, command: str) -> None:
-        self._store = store
+    def __init__(self, setup: Setup, *, name: str | None = None) -> None:
         self._setup = setup
-        self._began = time.monotonic()
+        self._name = name
+        self._memory = MemorySink()
+        self.sink: EventSink = self._memory
         self.totals = RunTotals()
         self.stall_threshold_ns, self._stall_rule = stall_threshold(setup.slo)
-        self._row: dict[str, Any] = {
-            "name": name,
-            "trace": setup.trace,
-            "trace_name": setup.trace_name,
-            "started_at": datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds"),
-            "engine": self._engine,
-            "profile": setup.profile.name if setup.torch is None else None,
-            "policy": setup.policy.to_dict(),
-            "slo": setup.slo.to_dict() if setup.slo is not None else None,
-            "events": setup.events,
-            "seed": setup.seed,
-            "requests": setup.source.total,
-            "command": command,
-            "slice": _slice(setup),
-            "tracekit_version": __version__,
-        }
-        constants = _constants(setup)
-        layouts: dict[str, np.dtype[np.void]] = {}
-        if setup.policy.rules.several:
-            layouts = {table: with_replica(layout) for table, layout in TABLES.items()}
-        if setup.torch is None:
-            constants["iterations"] |= {"mode": "simulated", "padded_tokens": 0}
-        else:
-            from replay_engine.torch_engine.engine_rows import WIDE_ITERATIONS
 
-            layouts["iterations"] = with_replica(WIDE_ITERATIONS) if layouts else WIDE_ITERATIONS
-        self._spool = SpoolSink(store.spool_folder, self._row, constants=constants, events=setup.events, layouts=layouts)
-        self._memory = MemorySink() if setup.events == "none" else None
-        self.sink: EventSink = self._spool if self._memory is None else self._memory
+    def matrix(self, state: str) -> dict[str, Any]:
+        """The acceptance matrix of a replay that ended as ``state``."""
+        return build_matrix(self._inputs(state))
 
     @property
     def _engine(self) -> str:
         return "sim" if self._setup.torch is None else "torch"
 
     def _table(self, name: str) -> npt.NDArray[np.void]:
-        return self._memory.table(name) if self._memory is not None else read_spool(self._spool.folder, name)
-
-    def commit(self, state: str) -> tuple[int, dict[str, Any]]:
-        """Compute the matrix, and write run, events and matrix in one transaction. Returns the run's number and the matrix."""
-        self._spool.close()
-        inputs = self._inputs(state)
-        matrix = build_matrix(inputs)
-        row = {
-            **self._row,
-            "state": state,
-            "iterations": self.totals.iterations,
-            "wall_s": round(time.monotonic() - self._began, 3),
-            "matrix": matrix,
-        }
-        run = commit_run(self._store, self._spool, row, {"outcomes": self._per_request(inputs)})
-        return run, matrix
+        return self._memory.table(name)
 
     def _inputs(self, state: str) -> MatrixInputs:
         setup, source = self._setup, self._setup.source
         wanted = {"ttft_ns": source.slo_ttft_ns, "tpot_ns": source.slo_tpot_ns, "deadline_ns": self._deadlines()}
         request_slo = {part: values for part, values in wanted.items() if values is not None}
         outcomes = self._table("outcomes")
-        facts = {"name": self._row["name"], "trace": setup.trace_name, "seed": setup.seed, "state": state, "events": setup.events}
+        facts = {"name": self._name, "trace": setup.trace_name, "seed": setup.seed, "state": state, "events": setup.events}
         return MatrixInputs(
             outcomes=outcomes,
             totals=self.totals,
@@ -215,6 +179,62 @@ class RunRecord:
                 met[inputs.outcomes["request"]] = result.met
                 columns["slo_met"] = met
         return columns
+
+
+class RunRecord(MemoryRecord):
+    """Opened before the replay, committed after it: rows go to the spool (unless none are kept), then everything to the store."""
+
+    def __init__(self, store: Store, setup: Setup, *, name: str | None, command: str) -> None:
+        super().__init__(setup, name=name)
+        self._store = store
+        self._began = time.monotonic()
+        self._row: dict[str, Any] = {
+            "name": name,
+            "trace": setup.trace,
+            "trace_name": setup.trace_name,
+            "started_at": datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds"),
+            "engine": self._engine,
+            "profile": setup.profile.name if setup.torch is None else None,
+            "policy": setup.policy.to_dict(),
+            "slo": setup.slo.to_dict() if setup.slo is not None else None,
+            "events": setup.events,
+            "seed": setup.seed,
+            "requests": setup.source.total,
+            "command": command,
+            "slice": _slice(setup),
+            "tracekit_version": __version__,
+        }
+        constants = _constants(setup)
+        layouts: dict[str, np.dtype[np.void]] = {}
+        if setup.policy.rules.several:
+            layouts = {table: with_replica(layout) for table, layout in TABLES.items()}
+        if setup.torch is None:
+            constants["iterations"] |= {"mode": "simulated", "padded_tokens": 0}
+        else:
+            from replay_engine.torch_engine.engine_rows import WIDE_ITERATIONS
+
+            layouts["iterations"] = with_replica(WIDE_ITERATIONS) if layouts else WIDE_ITERATIONS
+        self._spool = SpoolSink(store.spool_folder, self._row, constants=constants, events=setup.events, layouts=layouts)
+        if setup.events != "none":
+            self.sink = self._spool
+
+    def _table(self, name: str) -> npt.NDArray[np.void]:
+        return super()._table(name) if self.sink is self._memory else read_spool(self._spool.folder, name)
+
+    def commit(self, state: str) -> tuple[int, dict[str, Any]]:
+        """Compute the matrix, and write run, events and matrix in one transaction. Returns the run's number and the matrix."""
+        self._spool.close()
+        inputs = self._inputs(state)
+        matrix = build_matrix(inputs)
+        row = {
+            **self._row,
+            "state": state,
+            "iterations": self.totals.iterations,
+            "wall_s": round(time.monotonic() - self._began, 3),
+            "matrix": matrix,
+        }
+        run = commit_run(self._store, self._spool, row, {"outcomes": self._per_request(inputs)})
+        return run, matrix
 
 
 def _slice(setup: Setup) -> dict[str, Any]:

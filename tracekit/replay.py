@@ -12,13 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from replay_engine.config import ConfigError
 from replay_engine.front_door import DoorFacts
 from replay_engine.policy import Policy
 from replay_engine.profile import Profile
 from tracekit.door_facts import door_facts, door_notes
 from tracekit.engines import ENGINES, TorchEngine, settle_engine
-from tracekit.errors import TracekitError, UsageError, shown
+from tracekit.errors import UsageError, shown
 from tracekit.jobs import Job
 from tracekit.metrics import SloTable, parse_goodput, parse_slo
 from tracekit.metrics.slo import Slo, parse_duration_ns
@@ -114,16 +113,8 @@ def _as_job(given: dict[str, Any]) -> ReplayReport:
         raise UsageError(f"--engine {shown(given['engine'])}: expected one of {', '.join(ENGINES)}")
     store = Store(given["db"])
     job = Job.adopt() or Job.create(store.folder, "replay", {"argv": list(sys.orig_argv)})
-    job.begin()
-    try:
+    with job.accounted(interrupted="interrupted before the replay began"):
         report = _job(store, job, given)
-    except KeyboardInterrupt:
-        job.finish({"exit_code": 130, "cancelled": True, "error": "interrupted before the replay began"})
-        raise
-    except Exception as error:
-        code = error.exit_code if isinstance(error, TracekitError) else 2 if isinstance(error, ConfigError) else 5
-        job.finish({"exit_code": code, "error": str(error)})
-        raise
     stopped, failed = report.state == "interrupted", report.state.startswith("failed")
     done: dict[str, Any] = {"exit_code": 130 if stopped else 5 if failed else 0, "run": report.run, "cancelled": stopped}
     job.finish(done | ({"error": report.state} if failed else {}))

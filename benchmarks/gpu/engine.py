@@ -184,18 +184,18 @@ def figures(device: str, tiny: bool) -> Iterator[Figure]:
     for name, cases in (TINY if tiny else FULL).items():
         try:
             model = load_model(EngineOptions(model=name, device=device))
-        except Exception as error:
+        except Exception as error:  # one part that fails must not stop the others; it is reported
             yield _failed(f"{name}: model", error)
             continue
         for case in cases:
             try:
                 yield from measured(model, case)
-            except Exception as error:
+            except Exception as error:  # likewise
                 yield _failed(f"{name} {case.requests} x {case.prompt}/{case.output}", error)
         if name != "llama-3.1-8b":
             try:
                 yield from log_cost(model, Case(1, 16, 8) if tiny else Case(1, 128, 512), 1 if tiny else 5)
-            except Exception as error:
+            except Exception as error:  # likewise
                 yield _failed(f"{name}: event log", error)
         del model
         gc.collect()

@@ -122,6 +122,7 @@ def register(app: Dash, book: RunBook) -> None:
     """Two callbacks: the controls write the URL (in the browser), and the URL, the clock and the theme ask for an answer."""
     controls = [("run", "value"), ("replica", "value"), ("window", "value"), ("begin", "value"), ("end", "value")]
     moves = [("whole", "n_clicks"), ("timeline", "relayoutData")]
+    # Dash has no types for this one.
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("tracekit", "navigate"),
         Output("navigated", "data"),

@@ -101,11 +101,7 @@ class FleetReplay:
     @property
     def totals(self) -> RunTotals:
         """Sums over all iterations of all replicas so far that were flushed."""
-        first, *others = self.totals_by_replica
-        merged = replace(first, refused_ns=dict(first.refused_ns), refused_iterations=dict(first.refused_iterations))
-        for each in others:
-            merged.merge(each)
-        return merged
+        return RunTotals.merged(self.totals_by_replica)
 
     @property
     def totals_by_replica(self) -> list[RunTotals]:

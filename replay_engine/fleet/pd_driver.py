@@ -91,10 +91,7 @@ class PdReplay:
     @property
     def totals(self) -> RunTotals:
         """Sums over all iterations of all engines so far that were flushed. A request counts as finished where it ended."""
-        first, *others = self.totals_by_replica
-        merged = replace(first, refused_ns=dict(first.refused_ns), refused_iterations=dict(first.refused_iterations))
-        for each in others:
-            merged.merge(each)
+        merged = RunTotals.merged(self.totals_by_replica)
         merged.finished = max(merged.finished - self.exchange.handed, 0)
         return merged
 

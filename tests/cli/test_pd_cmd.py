@@ -119,3 +119,15 @@ def test_a_router_for_both_pools_or_one_of_them(tmp_path: Path) -> None:
     assert pd_sets({**given, "router": "P=weighted(1,2,3), D=round_robin"})[2:] == [
         "pd.prefill_router=weighted(1,2,3)", "pd.decode_router=round_robin",
     ]  # fmt: skip
+
+
+def test_a_comparison_names_only_the_pools_own_knobs(db: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", DEMO, "--limit", "800", "--slo", "ttft=500ms,tpot=50ms", "--name", "together", "--db", db]) == 0
+    capsys.readouterr()
+    assert main(["compare", "together", "pools", "--db", db, "--json"]) in (0, 4)
+    knobs = {each["knob"]: each for each in json.loads(capsys.readouterr().out)["knobs"]}
+    pooled = {name for name in knobs if name.startswith("pools.")}
+    assert pooled == {"pools.decode.max_num_seqs", "pools.prefill.max_num_batched_tokens"} | {
+        name for name in pooled if name.endswith(("num_gpu_blocks", "prefill.max_num_seqs"))  # derived from those
+    }
+    assert "pd.prefill" in knobs

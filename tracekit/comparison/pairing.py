@@ -131,10 +131,23 @@ def _paired(rows: list[dict[str, Any]], tables: list[dict[str, Any]]) -> Pair:
     for side in sides:
         _reorder(side, order)
     labels = {name: _labels(tables, places, name)[order] for name in ("tenant", "class")}
-    mine, theirs = (flat_policy(row["policy"]) for row in rows)
+    mine, theirs = _knobs(*(flat_policy(row["policy"]) for row in rows))
     knobs = [(name, mine.get(name), theirs.get(name)) for name in differing(mine, theirs)]
     return Pair(base=sides[0], other=sides[1], request=request[order], knobs=knobs, notes=_notes(*rows),
                 labels={name: found for name, found in labels.items() if (found != None).any()})  # fmt: skip  # noqa: E711
+
+
+def _knobs(one: dict[str, Any], other: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Where only one run has separate pools, of theirs only what they do not have from its engine's knobs."""
+    pooled = [any(name.startswith("pools.") for name in flat) for flat in (one, other)]
+    if pooled[0] == pooled[1]:
+        return one, other
+    own = [
+        {name: value for name, value in flat.items()
+         if not name.startswith("pools.") or value != flat.get(name.split(".", 2)[2])}
+        for flat in (one, other)
+    ]  # fmt: skip
+    return own[0], own[1]
 
 
 def _counted(row: Mapping[str, Any], table: Mapping[str, Any]) -> Bools:

@@ -9,56 +9,23 @@ import copy
 import time
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from replay_engine.sinks import MemorySink
-from replay_engine.totals import RunTotals
 from tracekit.door_facts import door_facts
 from tracekit.experiments.measures import figures_of
 from tracekit.experiments.plan import Cell, Plan
-from tracekit.metrics import build_matrix, stall_threshold
-from tracekit.record import RunRecord
+from tracekit.record import MemoryRecord
 from tracekit.replay import Setup
-from tracekit.simulate import simulate
+from tracekit.simulate import simulate_into
 from tracekit.store import Store
 from tracekit.traces.source import TraceSource
 
 __all__ = ["CellReplays", "replay_figures"]
 
 
-class _NoJob:
-    """A single replay has no folder: the experiment's job says how far the whole is."""
-
-    def progress(self, *_: object, **__: object) -> None:
-        pass
-
-    def cancelled(self) -> bool:
-        return False
-
-
-class _MemoryRecord(RunRecord):
-    """A run's record that no database will see."""
-
-    def __init__(self, setup: Setup) -> None:
-        self._setup = setup
-        self._row = {"name": None}
-        self.sink = self._rows = MemorySink()
-        self.totals = RunTotals()
-        self.stall_threshold_ns, self._stall_rule = stall_threshold(setup.slo)
-
-    def _table(self, name: str) -> npt.NDArray[np.void]:
-        return self._rows.table(name)
-
-    def matrix(self, state: str) -> dict[str, Any]:
-        return build_matrix(self._inputs(state))
-
-
 def replay_figures(setup: Setup) -> dict[str, Any]:
     """``{"state": how it ended, "wall_s": ..., "requests": counted ones, "figures": by measure}``. An interrupt is raised."""
     began = time.monotonic()
-    record = _MemoryRecord(setup)
-    state = simulate(setup, record, _NoJob(), None)
+    record = MemoryRecord(setup)
+    state, record.totals, record.by_replica = simulate_into(setup, record.sink, stall_threshold_ns=record.stall_threshold_ns)
     if state == "interrupted":
         raise KeyboardInterrupt
     matrix = record.matrix(state)

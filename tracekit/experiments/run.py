@@ -16,9 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
-from replay_engine.config import ConfigError
 from tracekit import __version__
-from tracekit.errors import TracekitError, UsageError, shown
+from tracekit.errors import UsageError, shown
 from tracekit.experiments.crew import Crew
 from tracekit.experiments.plan import Cell, Plan
 from tracekit.experiments.planning import make_plan
@@ -117,16 +116,8 @@ def _as_job(given: dict[str, Any]) -> ExperimentReport:
         raise UsageError(f"--jobs {given['jobs']}: expected at least 1")
     store = Store(given["db"])
     job = Job.adopt() or Job.create(store.folder, "experiment", {"argv": list(sys.orig_argv)})
-    job.begin()
-    try:
+    with job.accounted(interrupted="interrupted; the same command goes on where it stopped"):
         report = _run(store, job, given)
-    except KeyboardInterrupt:
-        job.finish({"exit_code": 130, "cancelled": True, "error": "interrupted; the same command goes on where it stopped"})
-        raise
-    except Exception as error:
-        code = error.exit_code if isinstance(error, TracekitError) else 2 if isinstance(error, ConfigError) else 5
-        job.finish({"exit_code": code, "error": str(error)})
-        raise
     job.finish({"exit_code": 0 if report.conclusive else 4, "experiment": report.experiment})
     return report
 

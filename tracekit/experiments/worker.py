@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (TracekitError, ConfigError) as error:
         answers.write(json.dumps({"error": str(error), "exit_code": getattr(error, "exit_code", 2)}) + "\n")
         return 1
-    except Exception as error:
+    except Exception as error:  # the parent must hear of it, whatever it is: it waits for an answer
         text = shown(" ".join(f"{type(error).__name__}: {error}".split()), 300)
         answers.write(json.dumps({"error": f"internal error in a worker: {text}", "exit_code": 5}) + "\n")
         return 1
