@@ -75,7 +75,7 @@ class Job:
                 f"{shown(str(store_dir.parent), 4096)}: no such folder; expected --db to name a path in an existing one"
             )
         now = datetime.now(UTC)
-        job = cls(jobs / f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03d}{secrets.token_hex(2)}")
+        job = cls(jobs / f"{now:%Y%m%d-%H%M%S-%f}{secrets.token_hex(2)}")  # names sort as the jobs were created
         made = jobs / f".new-{job.id}"
         made.mkdir(parents=True)
         fixed = {"kind": kind, "created": now.isoformat(timespec="milliseconds")}

@@ -128,6 +128,15 @@ def test_states_follow_from_what_is_in_the_folder(tmp_path: Path) -> None:
     assert show(tmp_path, "last").state == "lost"
 
 
+def test_last_is_the_one_created_last(tmp_path: Path) -> None:
+    """However quickly one follows the other: most of these share a millisecond with their neighbour."""
+    created = []
+    for _ in range(40):
+        created.append(Job.create(tmp_path, "replay", {"argv": ["x"]}).id)
+        assert show(tmp_path, "last").id == created[-1]
+    assert [status.id for status in list_jobs(tmp_path)] == created
+
+
 def test_mistakes_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such job"):
         show(tmp_path, "nothing")

@@ -63,7 +63,7 @@ def test_four_readers_back_to_back_do_not_starve_a_writer(store: Store) -> None:
         out, err = reader.communicate(timeout=30)
         assert (reader.returncode, err) == (0, "")
         assert int(out) >= 6
-    assert max(waits) < 3.0
+    assert max(waits) < 4.5  # a starved writer waits for the readers' whole six seconds
     assert len(list_runs(store)) == 6
 
 
@@ -116,7 +116,7 @@ def test_a_killed_writer_frees_its_turn_and_leaves_nothing(store: Store) -> None
     began = time.monotonic()
     assert sql(store, "SELECT count(*) FROM duckdb_tables() WHERE table_name = 'half'").rows == [(0,)]
     commit_run(store, filled_spool(store), {})
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 10.0
     assert len(list_runs(store)) == 2
 
 
