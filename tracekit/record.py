@@ -46,20 +46,22 @@ class MemoryRecord:
 
     def matrix(self, state: str) -> dict[str, Any]:
         """The acceptance matrix of a replay that ended as ``state``."""
-        return build_matrix(self._inputs(state))
+        return build_matrix(self.inputs(state))
 
     @property
     def _engine(self) -> str:
         return "sim" if self._setup.torch is None else "torch"
 
-    def _table(self, name: str) -> npt.NDArray[np.void]:
+    def rows(self, name: str) -> npt.NDArray[np.void]:
+        """A table's rows, in the order they were written."""
         return self._memory.table(name)
 
-    def _inputs(self, state: str) -> MatrixInputs:
+    def inputs(self, state: str) -> MatrixInputs:
+        """What the matrix of a replay that ended as ``state`` is computed from."""
         setup, source = self._setup, self._setup.source
         wanted = {"ttft_ns": source.slo_ttft_ns, "tpot_ns": source.slo_tpot_ns, "deadline_ns": self._deadlines()}
         request_slo = {part: values for part, values in wanted.items() if values is not None}
-        outcomes = self._table("outcomes")
+        outcomes = self.rows("outcomes")
         facts = {"name": self._name, "trace": setup.trace_name, "seed": setup.seed, "state": state, "events": setup.events}
         return MatrixInputs(
             outcomes=outcomes,
@@ -82,7 +84,7 @@ class MemoryRecord:
             cancel_ns=self._cancels(outcomes),
             degraded=self._degraded(outcomes),
             demand_tokens=source.output_tokens,
-            preemptions=self._table("preemptions") if setup.events == "full" else None,
+            preemptions=self.rows("preemptions") if setup.events == "full" else None,
             written_block_ns=self._written(outcomes),
             accept_degraded=setup.accept_degraded,
             arrival_window_ns=source.window_ns,
@@ -148,7 +150,7 @@ class MemoryRecord:
         policy = self._setup.policy
         if policy.rules.batching.kv_allocation != "contiguous" or self._setup.events != "full":
             return None
-        iterations, entries, spans = (self._table(name) for name in ("iterations", "prefill_entries", "spans"))
+        iterations, entries, spans = (self.rows(name) for name in ("iterations", "prefill_entries", "spans"))
         if policy.rules.several:
             return fleet_written(iterations, entries, spans, outcomes, policy.scheduler.block_size)
         return written_block_ns(iterations, entries, spans, outcomes, policy.scheduler.block_size)
@@ -157,12 +159,12 @@ class MemoryRecord:
         """What the matrix says of separate pools is taken from."""
         if not self._setup.policy.rules.pd.prefill or self._setup.events != "full":
             return {}
-        return {"pool_spans": self._table("spans"), "transfers": self._table("transfers")}
+        return {"pool_spans": self.rows("spans"), "transfers": self.rows("transfers")}
 
     def _gaps(self, outcomes: npt.NDArray[np.void]) -> TokenGaps | None:
         if self._setup.events != "full":
             return None
-        rules, tables = self._setup.policy.rules, (self._table("iterations"), self._table("spans"), outcomes, self._counted())
+        rules, tables = self._setup.policy.rules, (self.rows("iterations"), self.rows("spans"), outcomes, self._counted())
         handed = bool(rules.pd.prefill) and rules.pd.first_token_from == "prefill"
         return fleet_gaps(*tables, first_elsewhere=handed) if rules.several else token_gaps(*tables)
 
@@ -202,6 +204,7 @@ class RunRecord(MemoryRecord):
             "requests": setup.source.total,
             "command": command,
             "slice": _slice(setup),
+            "setup": {"profile": setup.profile.to_toml(), "accept_degraded": setup.accept_degraded},
             "tracekit_version": __version__,
         }
         constants = _constants(setup)
@@ -218,13 +221,13 @@ class RunRecord(MemoryRecord):
         if setup.events != "none":
             self.sink = self._spool
 
-    def _table(self, name: str) -> npt.NDArray[np.void]:
-        return super()._table(name) if self.sink is self._memory else read_spool(self._spool.folder, name)
+    def rows(self, name: str) -> npt.NDArray[np.void]:
+        return super().rows(name) if self.sink is self._memory else read_spool(self._spool.folder, name)
 
     def commit(self, state: str) -> tuple[int, dict[str, Any]]:
         """Compute the matrix, and write run, events and matrix in one transaction. Returns the run's number and the matrix."""
         self._spool.close()
-        inputs = self._inputs(state)
+        inputs = self.inputs(state)
         matrix = build_matrix(inputs)
         row = {
             **self._row,

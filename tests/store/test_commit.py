@@ -96,6 +96,7 @@ def test_runs_row_comes_back_whole(store: Store) -> None:
         "matrix": {"ttft": [1, None, "é"]},
         "tracekit_version": "0",
         "slice": {"window_ns": [0, 5], "limit": None},
+        "setup": {"profile": "name = \"p\""},
     }
     run = commit_run(store, filled_spool(store), row)
     have = load_run(store, run)

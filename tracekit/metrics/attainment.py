@@ -14,7 +14,7 @@ from tracekit.metrics.fields import FIELDS
 from tracekit.metrics.inputs import Labels, MatrixInputs
 from tracekit.metrics.slo import PARTS, UNLIMITED, SloTable
 
-__all__ = ["SloResult", "evaluate_slo", "slo_section"]
+__all__ = ["SloResult", "asked_parts", "evaluate_slo", "request_limits", "slo_section"]
 
 NO_SLO = "no SLO given (--slo ttft=500ms,tpot=50ms)"
 _MOST_GROUPS = 100
@@ -59,7 +59,7 @@ def evaluate_slo(inputs: MatrixInputs, rows: npt.NDArray[np.void]) -> SloResult 
     kept = np.ones(rows.size, np.bool_)
     missed_by: dict[str, int] = {}
     for part in parts:
-        limit = _limits(inputs, part, request)
+        limit = request_limits(inputs, part, request)
         violated = _values(inputs, part, rows, request) > limit
         if part in ("ttft", "e2e"):
             open_part = cancelled & (rows["ttft_ns"] < 0) if part == "ttft" else cancelled
@@ -90,7 +90,8 @@ def _values(inputs: MatrixInputs, part: str, rows: npt.NDArray[np.void], request
     return column
 
 
-def _limits(inputs: MatrixInputs, part: str, request: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+def request_limits(inputs: MatrixInputs, part: str, request: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """The limit (ns) that each of ``request`` (indices) has for a part; ``UNLIMITED`` where it has none."""
     table = inputs.slo if inputs.slo is not None else SloTable()
     tenants, classes = inputs.tenants, inputs.classes
     limit = table.limits(

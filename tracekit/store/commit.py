@@ -31,7 +31,7 @@ BLOCK = 4096
 MEMORY = "400MB"
 """What DuckDB may keep of the blocks it wrote: enough for any piece, and a long run does not fill the memory."""
 PER_REQUEST_FILE = "{table}.requests.arrow"
-_JSON = ("policy", "slo", "matrix", "slice")
+_JSON = ("policy", "slo", "matrix", "slice", "setup")
 
 
 def commit_run(
@@ -43,9 +43,9 @@ def commit_run(
     """Move a complete run from its spool into the database and return its number.
 
     ``run_row`` holds columns of ``runs`` (``RUN_COLUMNS`` without ``run`` and ``spool``; ``state`` defaults to ``finished``,
-    ``policy``, ``slo``, ``matrix`` and ``slice`` are JSON values). ``per_request`` has per table (``outcomes``: ``tenant``,
-    ``class``, ``slo_met``, ``counted``) arrays of one value per request index. The spool is removed after the commit; a kill
-    before it leaves a spool from which ``recover`` completes the run.
+    ``policy``, ``slo``, ``matrix``, ``slice`` and ``setup`` are JSON values). ``per_request`` has per table (``outcomes``:
+    ``tenant``, ``class``, ``slo_met``, ``counted``) arrays of one value per request index. The spool is removed after the
+    commit; a kill before it leaves a spool from which ``recover`` completes the run.
     """
     row = _checked_row(run_row)
     folder = spool.folder if isinstance(spool, SpoolSink) else spool

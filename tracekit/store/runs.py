@@ -48,7 +48,7 @@ def list_runs(store: Store) -> list[dict[str, Any]]:
 
 
 def load_run(store: Store, run: int) -> dict[str, Any]:
-    """The whole ``runs`` row; ``policy``, ``slo``, ``matrix``, ``slice`` as JSON values. ``UsageError`` where there is none."""
+    """The whole ``runs`` row, its JSON columns as values. ``UsageError`` where there is none."""
     with store.read() as con:
         result = con.execute("SELECT * FROM runs WHERE run = ?", [run])
         names = [column[0] for column in result.description]
@@ -56,7 +56,7 @@ def load_run(store: Store, run: int) -> dict[str, Any]:
     if not rows:
         raise UsageError(f"run {run}: no such run in {store.path}; `tracekit runs` lists them")
     row = dict(zip(names, rows[0], strict=True))
-    for name in ("policy", "slo", "matrix", "slice"):
+    for name in ("policy", "slo", "matrix", "slice", "setup"):
         row[name] = None if row[name] is None else json.loads(row[name])
     return row
 

@@ -99,9 +99,11 @@ RUN_COLUMNS: dict[str, str] = {
     "tracekit_version": "VARCHAR",
     "spool": "VARCHAR NOT NULL UNIQUE",
     "slice": "JSON",
+    "setup": "JSON",
 }
-"""``runs``: one row per run. ``slice``: which part of the trace was replayed, and how its arrivals were placed. ``spool`` names
-the folder it came from, so that no spool is committed twice."""
+"""``runs``: one row per run. ``slice``: which part of the trace was replayed, and how its arrivals were placed. ``setup``: what
+else it takes to replay it again, the profile as TOML among it. ``spool`` names the folder it came from, so that no spool is
+committed twice."""
 
 _SQL_TYPES = {"<i8": "BIGINT", "<i4": "INTEGER", "<i2": "SMALLINT", "<f8": "DOUBLE", "|b1": "BOOLEAN"}
 
@@ -222,6 +224,10 @@ def _note_slices(con: DuckDBPyConnection) -> None:
     _follow_layouts(con)  # which requests were counted
 
 
+def _note_setups(con: DuckDBPyConnection) -> None:
+    con.execute("ALTER TABLE runs ADD COLUMN IF NOT EXISTS setup JSON")
+
+
 MIGRATIONS: tuple[Callable[[DuckDBPyConnection], None], ...] = (
     _create_runs,
     _follow_layouts,
@@ -230,6 +236,7 @@ MIGRATIONS: tuple[Callable[[DuckDBPyConnection], None], ...] = (
     _create_experiments,
     _follow_layouts,
     _note_slices,
+    _note_setups,
 )
 """Step ``i`` brings a database from schema version ``i`` to ``i + 1``; append only. Append ``_follow_layouts`` again whenever a
 row layout or a list of names grows."""

@@ -1,0 +1,96 @@
+"""The words of a diagnosis: findings with their evidence, changes with their price, and what a replay made of them.
+
+Plain frozen values: detectors make them, the proof adds to them, reports and pages read them. Times are ns on the engine clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = ["Change", "Confidence", "Evidence", "Finding", "Outcome", "Proof", "Where"]
+
+Confidence = Literal["high", "medium", "low"]
+Outcome = Literal["confirmed", "refuted", "within noise", "not replayed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One number that a finding rests on. ``threshold``: what it was held against (``None``: it only describes). ``sql`` yields
+    it from the run's tables (``{run}`` stands for the run's number); ``None`` where no one query does, with ``note`` saying how."""
+
+    metric: str
+    value: float | None
+    unit: str
+    threshold: float | None = None
+    sql: str | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """Where a finding shows: a stretch of time (ns), its worst iterations as (replica, iteration), and requests (indices)."""
+
+    t0_ns: int
+    t1_ns: int
+    iterations: tuple[tuple[int, int], ...] = ()
+    requests: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change of the policy, in the language of ``--set``. ``knob``, ``old`` and ``new`` are what people read; ``price`` what it
+    costs, in words; ``why`` why one would make it. A change that no policy can hold (another link, more replicas, the client's
+    own limit) has ``sets`` all the same where a replay can show it, and ``outside`` true: it is no scheduler knob.
+    """
+
+    knob: str
+    old: str
+    new: str
+    sets: tuple[str, ...]
+    why: str
+    price: str = ""
+    outside: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What replaying one change did to a finding. ``cured``: share of its excess that is gone on paired requests, with its 95 %
+    interval and the number of pairs. ``worse``: classes or measures that lost more than the price stated, in words.
+    ``figures``: (measure, unit, before, after).
+    """
+
+    change: Change
+    outcome: Outcome
+    reason: str
+    cured: float | None = None
+    low: float | None = None
+    high: float | None = None
+    n: int = 0
+    worse: tuple[str, ...] = ()
+    figures: tuple[tuple[str, str, float | None, float | None], ...] = ()
+    iterations: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A named cause. ``excess_ns``: request time it explains, of all that is in excess (``share``). ``what``: one sentence with
+    the numbers that matter. ``is_not``: what it could be taken for, and why it is not. ``changes``: the proposal first, then
+    second choices; ``tempting``: changes that the loudest symptom suggests and that the proof should refute. ``under``: id of
+    the finding that it is a consequence of. ``proofs``: what the replays said, of changes and tempting ones.
+    """
+
+    id: str
+    what: str
+    excess_ns: int
+    share: float
+    confidence: Confidence
+    because: str
+    evidence: tuple[Evidence, ...]
+    where: Where
+    is_not: tuple[str, ...] = ()
+    changes: tuple[Change, ...] = ()
+    tempting: tuple[Change, ...] = ()
+    under: str | None = None
+    classes: tuple[str, ...] = ()
+    proofs: tuple[Proof, ...] = field(default=())

@@ -1,0 +1,176 @@
+"""What a diagnosis reads: one replay's rows as arrays, and everything that decided the replay, so that it can be changed and run
+again. The same from a replay in memory and from a stored run; nothing after it knows which.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from replay_engine.tables import TABLES, with_replica
+from tracekit.metrics import Labels, MatrixInputs, SloTable, evaluate_slo
+from tracekit.metrics.attainment import SloResult, asked_parts, request_limits
+from tracekit.record import MemoryRecord
+from tracekit.simulate import simulate_into
+
+if TYPE_CHECKING:
+    from replay_engine.config import SchedulerConfig
+    from replay_engine.policy import Policy
+    from replay_engine.profile import Profile
+    from tracekit.replay import Setup
+    from tracekit.traces.source import TraceSource
+
+__all__ = ["LAYOUTS", "RunData"]
+
+Rows = npt.NDArray[np.void]
+
+LAYOUTS = {table: with_replica(layout) for table, layout in TABLES.items()}
+"""The rows of every table as a diagnosis sees them: those of ``replay_engine.tables`` with the replica they come from."""
+
+_ORDER = {
+    "iterations": ("iteration", "replica"),
+    "prefill_entries": ("iteration", "replica"),
+    "spans": ("end_ns", "start_ns", "request"),
+    "outcomes": ("request",),
+    "preemptions": ("preempted_ns", "request"),
+    "decisions": ("at_ns", "request"),
+    "transfers": ("asked_ns", "request"),
+    "routing": ("at_ns", "attempt", "request"),
+}
+"""Last key first, as ``np.lexsort`` takes them."""
+
+
+@dataclass(kw_only=True)
+class RunData:
+    """One replay. ``setup.source`` has the requests, by index; ``tables`` the rows (dtypes ``LAYOUTS``; ns on the engine clock,
+    tokens, blocks), sorted: iterations and prefill entries by replica and iteration, spans by request and time, outcomes by
+    request. ``run``: its number where it is stored. A run that kept fewer events has empty tables (``has_iterations``).
+    """
+
+    setup: Setup
+    tables: Mapping[str, Rows]
+    state: str = "finished"
+    run: int | None = None
+    name: str | None = None
+
+    @classmethod
+    def replayed(cls, setup: Setup) -> RunData:
+        """Replay ``setup`` in memory. An interrupt is raised."""
+        own = replace(setup, source=copy.copy(setup.source))  # a replay may turn the priorities of its source round
+        record = MemoryRecord(own)
+        state, record.totals, record.by_replica = simulate_into(own, record.sink, stall_threshold_ns=record.stall_threshold_ns)
+        if state == "interrupted":
+            raise KeyboardInterrupt
+        return cls(setup=setup, tables={name: tidy(name, record.rows(name)) for name in TABLES}, state=state.partition(":")[0])
+
+    @property
+    def policy(self) -> Policy:
+        return self.setup.policy
+
+    @property
+    def profile(self) -> Profile:
+        return self.setup.profile
+
+    @property
+    def source(self) -> TraceSource:
+        """The requests: prompt and output tokens, tenants, classes, priorities, by request index."""
+        return self.setup.source
+
+    @property
+    def iterations(self) -> Rows:
+        return self.tables["iterations"]
+
+    @property
+    def entries(self) -> Rows:
+        """Prefill entries."""
+        return self.tables["prefill_entries"]
+
+    @property
+    def spans(self) -> Rows:
+        return self.tables["spans"]
+
+    @property
+    def outcomes(self) -> Rows:
+        return self.tables["outcomes"]
+
+    @property
+    def has_iterations(self) -> bool:
+        return bool(len(self.iterations))
+
+    @cached_property
+    def counted(self) -> npt.NDArray[np.bool_]:
+        """Per request index: whether it counts, lead-in and warm-up left out."""
+        counted = self._inputs.counted
+        assert counted is not None
+        return counted
+
+    @cached_property
+    def _inputs(self) -> MatrixInputs:
+        return _Kept(self.setup, self.tables).inputs(self.state)
+
+    @cached_property
+    def slo_parts(self) -> tuple[str, ...]:
+        """The parts of the SLO anybody is held to; empty without one."""
+        return asked_parts(self._inputs)
+
+    @cached_property
+    def slo_result(self) -> SloResult | None:
+        """Who met the SLO, by outcome row (all rows, counted or not); ``None`` where there is none or it cannot be told."""
+        result = evaluate_slo(self._inputs, self.outcomes)
+        return None if isinstance(result, str) else result
+
+    def limits_ns(self, part: str) -> npt.NDArray[np.int64]:
+        """The limit of a part of the SLO per outcome row; ``tracekit.metrics.slo.UNLIMITED`` where there is none."""
+        return request_limits(self._inputs, part, self.outcomes["request"])
+
+    def engine_of(self, replica: int) -> SchedulerConfig:
+        """The scheduler's settings of a replica: with separate pools the prefill engines come first."""
+        policy = self.policy
+        if not policy.engines:
+            return policy.scheduler
+        return policy.engines["prefill" if replica < policy.rules.pd.prefill else "decode"]
+
+    @cached_property
+    def replicas(self) -> tuple[int, ...]:
+        """The replicas that ran anything."""
+        return tuple(int(each) for each in np.unique(self.iterations["replica"]))
+
+    def labels(self, what: str) -> Labels | None:
+        """``tenant`` or ``class`` of every request index."""
+        return self._inputs.tenants if what == "tenant" else self._inputs.classes
+
+    @property
+    def slo(self) -> SloTable | None:
+        return self.setup.slo
+
+
+def tidy(table: str, rows: Rows) -> Rows:
+    """``rows`` in the dtype and the order that ``RunData`` keeps; columns beyond them are dropped."""
+    layout = LAYOUTS[table]
+    if rows.dtype != layout:
+        wanted = np.zeros(len(rows), layout)
+        for column in layout.names or ():
+            if column in (rows.dtype.names or ()):
+                wanted[column] = rows[column]
+        rows = wanted
+    return rows[np.lexsort([rows[column] for column in _ORDER[table]])]
+
+
+class _Kept(MemoryRecord):
+    """A record whose rows are there already."""
+
+    def __init__(self, setup: Setup, tables: Mapping[str, Rows]) -> None:
+        super().__init__(setup)
+        self._tables = tables
+
+    def rows(self, name: str) -> Rows:
+        return self._tables[name]
+
+    def _pools(self) -> dict[str, Any]:
+        return {}
