@@ -17,7 +17,7 @@ Outcome = Literal["confirmed", "refuted", "within noise", "not replayed"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """One number that a finding rests on. ``threshold``: what it was held against (``None``: it only describes). ``sql`` yields
-    it from the run's tables (``{run}`` stands for the run's number); ``None`` where no one query does, with ``note`` saying how."""
+    it from the run's tables (``{run}`` stands for its number); ``None`` where no one query does, with ``note`` saying how."""
 
     metric: str
     value: float | None
