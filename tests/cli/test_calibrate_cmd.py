@@ -80,7 +80,10 @@ def test_a_fitted_profile_replays_the_run_alike(recorded: Path, capsys: pytest.C
         (("--cases", "decode=8"), 2, "case decode=8: no decode"),
         (("--cases", "flood=8"), 2, "expected KIND="),
         (("--from", "99"), 2, "no such run"),
-        (("--from", "last", "--cases", "prefill=8"), 2, "--cases and --from"),
+        (("--from", "last", "--cases", "prefill=8"), 2, "--cases and a source"),
+        (("--from", "last", "--model", "tiny"), 2, "--model: means nothing to"),
+        (("last", "--from", "last"), 2, "SOURCE and --from"),
+        (("last", "--as", "tarot"), 2, "--as tarot: expected one of"),
         (("--from", "last", "--out", "nowhere/p.toml"), 2, "no such folder"),
         (("--model", "gigantic"), 2, "gigantic"),
         (("--repeats", "0"), 2, "expected at least 1"),
@@ -89,7 +92,7 @@ def test_a_fitted_profile_replays_the_run_alike(recorded: Path, capsys: pytest.C
 def test_mistakes_are_one_line(
     arguments: tuple[str, ...], code: int, said: str, recorded: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if "--from" not in arguments:
+    if not {"--from", "last"} & set(arguments):
         pytest.importorskip("torch", reason="the torch engine is not installed")
     ended, document, err = calibrate(*arguments, "--db", str(recorded / "db.duckdb"), capsys=capsys)
     assert ended == code

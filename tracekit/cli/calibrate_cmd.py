@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug
-from tracekit.cli.output import emit, note, print_table, print_text
+from tracekit.cli.output import emit, note
 
 if TYPE_CHECKING:
-    from tracekit.calibration import CalibrationReport
+    from tracekit.calibration.sources import Written
 
 __all__ = ["register"]
 
@@ -21,6 +21,23 @@ class Engine(StrEnum):
     torch = "torch"
 
 
+SourceArgument = Annotated[
+    str | None, typer.Argument(metavar="[SOURCE]", help="What there is: a recorded run [default: a model is measured here].")
+]
+As = Annotated[
+    str | None, typer.Option("--as", metavar="KIND", help="What kind of source it is; found by what it is when not given.")
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KNOB=VALUE", help="A setting the engine is known to have run with; repeatable."),
+]
+PolicyOption = Annotated[
+    str | None,
+    typer.Option("--policy", metavar='FILE|"vllm serve ..."', help="All settings it ran with: a policy file or command."),
+]
+Prior = Annotated[
+    str | None, typer.Option("--profile", metavar="NAME|FILE", help="Whose numbers stand where the source cannot tell.")
+]
 EngineOption = Annotated[Engine, typer.Option("--engine", help="What is measured: our engine, with real weights or dummy ones.")]
 Model = Annotated[
     str | None, typer.Option("--model", metavar="NAME|DIR", help="A shipped model or a Hugging Face folder [default: tiny].")
@@ -44,6 +61,11 @@ Seed = Annotated[int, typer.Option("--seed", metavar="N", help="For dummy weight
 
 
 def calibrate(
+    source: SourceArgument = None,
+    kind: As = None,
+    sets: Sets = None,
+    policy: PolicyOption = None,
+    prior: Prior = None,
     engine: EngineOption = Engine.torch,
     model: Model = None,
     cases: Cases = None,
@@ -57,72 +79,47 @@ def calibrate(
     debug: Debug = False,
 ) -> None:
     """Fit a latency profile from measured batches or a recorded run."""
-    from tracekit.calibration import calibrate as calibrate_engine
-    from tracekit.calibration import calibrate_run
-    from tracekit.cli.progress import ProgressDisplay
+    from tracekit.cli.calibrate_view import render_found
     from tracekit.errors import UsageError
 
+    given = locals()
     if out is not None and not out.resolve().parent.is_dir():
         raise UsageError(f"--out {out}: no such folder; expected a file in one that exists")
-    if run is not None:
-        for name, value in (("--cases", cases), ("--model", model), ("--repeats", repeats), ("--device", device)):
-            if value:
-                raise UsageError(f"{name} and --from: the run is fitted as it was recorded; expected one of them")
-        report = calibrate_run(run, db=db)
-    else:
-        with ProgressDisplay("calibrate", unit="batches") as progress:
-            report = calibrate_engine(
-                model=model, cases=cases or (), repeats=repeats, device=device, seed=seed, progress=progress
-            )
+    if run is not None and source is not None:
+        raise UsageError("SOURCE and --from: two ways to say what is fitted; expected one of them")
+    report = _measured(given) if run is None and source is None else _from_source(given)
     if out is not None:
         report.write(out)
-    emit({"schema": "tracekit.calibration/1", **report.to_dict()}, as_json, lambda: _render(report, out))
+    emit({"schema": "tracekit.calibration/1", **report.to_dict()}, as_json, lambda: render_found(report, out))
     if out is None and not as_json:
         note("the profile was not written; --out FILE keeps it")
 
 
-_TERMS = {
-    "floor_ns": "an iteration, at least", "a_ns": "an iteration with prefill, before its tokens", "b_ns": "a prefill token",
-    "c_ns": "a prefill token x context token", "d_ns": "a decoding sequence", "e_ns": "a KV token read by decodes",
-    "h0_ns": "host, an iteration", "h1_ns": "host, a running sequence", "h2_ns": "host, a join or leave of the decodes",
-}  # fmt: skip
+def _measured(given: dict[str, Any]) -> Written:
+    from tracekit.calibration import calibrate as calibrate_engine
+    from tracekit.cli.progress import ProgressDisplay
+    from tracekit.errors import UsageError
+
+    for name, value in (("--as", "kind"), ("--set", "sets"), ("--policy", "policy"), ("--profile", "prior")):
+        if given[value]:
+            raise UsageError(f"{name}: says how a source is read; expected a SOURCE too")
+    options = {name: given[name] for name in ("model", "repeats", "device", "seed")}
+    with ProgressDisplay("calibrate", unit="batches") as progress:
+        return calibrate_engine(cases=given["cases"] or (), progress=progress, **options)
 
 
-def _render(report: CalibrationReport, out: Path | None) -> None:
-    from dataclasses import asdict
+def _from_source(given: dict[str, Any]) -> Written:
+    from tracekit.calibration import SourceRequest, calibrate_source
+    from tracekit.cli.progress import ProgressDisplay
+    from tracekit.errors import UsageError
 
-    latency, found = asdict(report.profile.latency), report.found
-    modes = {mode: asdict(each) for mode, each in found.by_mode.items()} if len(found.by_mode) > 1 else {}
-    if report.batches:
-        batches = [(name, ns / 1e6, round(100 * spread, 1), mode) for name, ns, spread, mode in report.batches]
-        print_table(("batch", "ms", "spread %", "mode"), batches)
-        print_text("")
-    rows = [
-        (key, what, latency[key], *(each[key] if key[0] != "h" else None for each in modes.values()))
-        for key, what in _TERMS.items()
-    ]
-    print_table(("coefficient", "cost of", "ns", *(f"ns, {mode} alone" for mode in modes)), rows)
-    print_text("")
-    for what, value in report.implied():
-        print_text(f"implied by {what}: {value}")
-    if found.factor is not None:
-        print_text(f"within a replay an iteration takes {found.factor:.3f} times as long as the same batch over and over")
-    print_text(f"median error on the {found.iterations} fitted iterations: {found.error:.1%}")
-    if found.held is None:
-        print_text("held-out error: unknown, too few shapes")
-    else:
-        held = found.held
-        print_text(f"held-out shapes ({len(held.shapes)}, fitted without them): median {held.median:.1%}, P90 {held.p90:.1%}")
-        print_table(
-            ("held-out shape", "measured ms", "predicted ms", "error %"),
-            [(s.shape, s.measured_ns / 1e6, s.predicted_ns / 1e6, 100 * s.error) for s in held.shapes],
-        )
-    spans = ", ".join(f"{name} {low:,.0f} to {high:,.0f}" for name, (low, high) in found.ranges.items())
-    print_text(f"measured range, beyond which it extrapolates: {spans}")
-    if report.profile.synthetic:
-        print_text('physics = "off": no peak numbers of this hardware are known to hold the coefficients against')
-    if out is not None:
-        print_text(f"written: {out}; tracekit replay TRACE --engine sim --profile {out}")
+    for name, value in (("--cases", "cases"), ("--repeats", "repeats"), ("--device", "device")):
+        if given[value]:
+            raise UsageError(f"{name} and a source: it is fitted as it was recorded; expected one of them")
+    source, kind = (given["source"], given["kind"]) if given["run"] is None else (given["run"], "run")
+    options = {name: given[name] for name in ("policy", "prior", "model", "db", "seed")}
+    with ProgressDisplay("calibrate", unit="steps") as progress:
+        return calibrate_source(SourceRequest(source=source, sets=tuple(given["sets"] or ()), progress=progress, **options), kind)
 
 
 def register(app: typer.Typer) -> None:

@@ -1,0 +1,131 @@
+"""What a calibration can be made from, how it is told from what is given, and who reads it.
+
+A source is one module with one function ``SourceRequest -> SourceReport``, named in ``KINDS`` together with the options that mean
+something to it; any other option is refused, so that none is ignored in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from replay_engine.profile import Profile
+from tracekit.errors import UsageError, shown
+
+__all__ = ["KINDS", "Kind", "ReportTable", "SourceReport", "SourceRequest", "calibrate_source", "find_kind", "write_profile"]
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceRequest:
+    """What was asked for. ``None`` and ``()`` stand for not given.
+
+    ``sets`` and ``policy`` say under which settings the engine ran (``policy``: a file, a ``vllm serve`` command or the
+    ``non-default args`` line of a log); ``prior`` names the profile whose numbers stand where the source cannot tell.
+    """
+
+    source: str
+    sets: tuple[str, ...] = ()
+    policy: str | None = None
+    prior: str | None = None
+    model: str | None = None
+    db: str | Path = "tracekit.duckdb"
+    seed: int = 0
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportTable:
+    """A table for a person; the same figures stand in ``SourceReport.document`` for a program."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class SourceReport:
+    """A profile from a source, what is said of it line by line and in tables, and the same as plain values in ``document``."""
+
+    kind: str
+    profile: Profile
+    lines: list[str] = field(default_factory=list)
+    tables: list[ReportTable] = field(default_factory=list)
+    document: dict[str, Any] = field(default_factory=dict)
+
+    def write(self, file: str | Path) -> None:
+        """The profile as TOML, for ``--profile``. ``UsageError``: the file cannot be written."""
+        write_profile(self.profile, file)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"source": self.kind, "profile": self.profile.to_dict(), "notes": list(self.lines), **self.document}
+
+
+class Written(Protocol):
+    """Whatever a calibration ends as: it can be written, and told."""
+
+    profile: Profile
+
+    def write(self, file: str | Path) -> None: ...
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+def write_profile(profile: Profile, file: str | Path) -> None:
+    """``profile`` as TOML. ``UsageError``: the file cannot be written."""
+    try:
+        Path(file).write_text(profile.to_toml(), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--out {shown(file)}: {error.strerror or error}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of source: ``reads`` names its function as ``module:function``, ``options`` the fields of ``SourceRequest`` it takes
+    besides the source itself."""
+
+    what: str
+    reads: str
+    options: frozenset[str] = frozenset()
+
+
+KINDS: dict[str, Kind] = {
+    "run": Kind(what="the iterations of a recorded run", reads="tracekit.calibration.recorded:calibrate_recorded"),
+}
+ALWAYS = frozenset({"source", "db", "seed", "progress"})
+OPTIONS = {"sets": "--set", "policy": "--policy", "prior": "--prior", "model": "--model"}
+
+
+def calibrate_source(request: SourceRequest, kind: str | None = None) -> Written:
+    """Calibrate from ``request.source``, whose kind is found by what it is unless it is named.
+
+    ``UsageError``: no such source or kind, or an option that means nothing to it; ``InputError``, ``ConfigError``: what is in it.
+    """
+    name = find_kind(request) if kind is None else kind
+    if name not in KINDS:
+        raise UsageError(f"--as {shown(name)}: expected one of {', '.join(KINDS)}")
+    found = KINDS[name]
+    for each in fields(request):
+        given = getattr(request, each.name) not in (None, ())
+        if given and each.name not in ALWAYS and each.name not in found.options:
+            takes = ", ".join(sorted(OPTIONS[o] for o in found.options)) or "no such option"
+            raise UsageError(f"{OPTIONS[each.name]}: means nothing to {found.what} (--as {name}); expected {takes}")
+    module, _, function = found.reads.partition(":")
+    read: Callable[[SourceRequest], Written] = getattr(import_module(module), function)
+    return read(request)
+
+
+def find_kind(request: SourceRequest) -> str:
+    """The kind of the source, by what it is. ``UsageError``: neither a file nor the name of a run."""
+    if Path(request.source).exists():
+        raise UsageError(f"{shown(request.source)}: not a source of a known kind; expected {_expected()}")
+    return "run"
+
+
+def _expected() -> str:
+    return "; ".join(f"{name}: {kind.what}" for name, kind in KINDS.items())
