@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Change", "Confidence", "Evidence", "Finding", "Outcome", "Proof", "Where"]
+__all__ = ["Change", "Confidence", "Diagnosis", "Evidence", "Finding", "Measure", "Outcome", "Proof", "Where"]
 
 Confidence = Literal["high", "medium", "low"]
 Outcome = Literal["confirmed", "refuted", "within noise", "not replayed"]
+Measure = Literal["ttft", "gap", "tpot", "e2e"]
+"""What of a request a cause makes long: time to its first token, its longest gap, all its gaps together, or all of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,7 @@ class Change:
     """A change of the policy, in the language of ``--set``. ``knob``, ``old`` and ``new`` are what people read; ``price`` what it
     costs, in words; ``why`` why one would make it. A change that no policy can hold (another link, more replicas, the client's
     own limit) has ``sets`` all the same where a replay can show it, and ``outside`` true: it is no scheduler knob.
+    ``tolerated``: the largest relative rise of any class's mean time to the last token that ``price`` speaks of.
     """
 
     knob: str
@@ -51,6 +54,7 @@ class Change:
     why: str
     price: str = ""
     outside: bool = False
+    tolerated: float = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +78,11 @@ class Proof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A named cause. ``excess_ns``: request time it explains, of all that is in excess (``share``). ``what``: one sentence with
-    the numbers that matter. ``is_not``: what it could be taken for, and why it is not. ``changes``: the proposal first, then
-    second choices; ``tempting``: changes that the loudest symptom suggests and that the proof should refute. ``under``: id of
-    the finding that it is a consequence of. ``proofs``: what the replays said, of changes and tempting ones.
+    """A named cause. ``excess_ns``: request time it explains, of all that is in excess (``share``), in ``measure`` and summed
+    over the requests of ``classes`` (empty: all). ``what``: one sentence with the numbers that matter. ``is_not``: what it could
+    be taken for, and why it is not. ``changes``: the proposal first, then second choices; ``tempting``: changes that the loudest
+    symptom suggests and that the proof should refute. ``under``: id of the finding that it is a consequence of. ``proofs``: what
+    the replays said, of changes and tempting ones.
     """
 
     id: str
@@ -93,4 +98,20 @@ class Finding:
     tempting: tuple[Change, ...] = ()
     under: str | None = None
     classes: tuple[str, ...] = ()
+    measure: Measure = "ttft"
     proofs: tuple[Proof, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What a run suffers from, causes first, and what is left over. ``excess_ns``: request time beyond what ``basis`` allows;
+    ``unexplained_ns``: the part of it that no finding explains. ``remarks``: what is no fault and still worth knowing;
+    ``warnings``: figures of this run that mislead.
+    """
+
+    findings: tuple[Finding, ...]
+    excess_ns: int
+    unexplained_ns: int
+    basis: str
+    remarks: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()

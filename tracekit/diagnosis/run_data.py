@@ -125,9 +125,10 @@ class RunData:
         result = evaluate_slo(self._inputs, self.outcomes)
         return None if isinstance(result, str) else result
 
-    def limits_ns(self, part: str) -> npt.NDArray[np.int64]:
-        """The limit of a part of the SLO per outcome row; ``tracekit.metrics.slo.UNLIMITED`` where there is none."""
-        return request_limits(self._inputs, part, self.outcomes["request"])
+    def limits_ns(self, part: str, requests: npt.NDArray[Any] | None = None) -> npt.NDArray[np.int64]:
+        """The limit of a part of the SLO per outcome row, or of each of ``requests`` (indices);
+        ``tracekit.metrics.slo.UNLIMITED`` where there is none."""
+        return request_limits(self._inputs, part, self.outcomes["request"] if requests is None else requests)
 
     def engine_of(self, replica: int) -> SchedulerConfig:
         """The scheduler's settings of a replica: with separate pools the prefill engines come first."""
