@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["nonnegative", "robust"]
+__all__ = ["huber_bound", "nonnegative", "reweighted", "robust"]
 
 Matrix = npt.NDArray[np.float64]
 HUBER = 1.5
@@ -60,16 +60,39 @@ def robust(matrix: Matrix, target: Matrix, weight: Matrix) -> tuple[Matrix, floa
         root = np.sqrt(weights)
         before, found = found, nonnegative(rows * root[:, None], root)
         off = np.abs(rows @ found - ones)
-        bound = HUBER * max(1.4826 * float(_median(off, weight)), 1e-6)
+        bound = _bound(off, weight)
         weights = weight * np.minimum(1.0, bound / np.maximum(off, 1e-12))
         if np.allclose(before, found, rtol=1e-4, atol=0):
             break
+    return found, _loss(off, weight)
+
+
+def huber_bound(share: Matrix, weight: Matrix) -> float:
+    """Beyond which distance from 1 a row's ``share`` (predicted over measured) counts by its size, not its square."""
+    return _bound(np.abs(share - 1), weight)
+
+
+def reweighted(rows: Matrix, start: Matrix, weight: Matrix, bound: float) -> tuple[Matrix, float]:
+    """One step of ``robust`` from ``start``, for very many rows that are divided by their targets already."""
+    off = np.abs(rows @ start - 1)
+    root = np.sqrt(weight * np.minimum(1.0, bound / np.maximum(off, 1e-12)))
+    found = nonnegative(rows * root[:, None], root)
+    return found, _loss(np.abs(rows @ found - 1), weight)
+
+
+def _bound(off: Matrix, weight: Matrix) -> float:
+    return HUBER * max(1.4826 * _median(off, weight), 1e-6)
+
+
+def _loss(off: Matrix, weight: Matrix) -> float:
     # One fixed bound, so that the losses of different matrices can be held against each other.
     loss = np.where(off <= 0.05, off * off / 2, 0.05 * (off - 0.025))
-    return found, float((loss * weight).sum() / weight.sum())
+    return float((loss * weight).sum() / weight.sum())
 
 
 def _median(values: Matrix, weight: Matrix) -> float:
+    if (weight == weight[0]).all():
+        return float(np.partition(values, (len(values) - 1) // 2)[(len(values) - 1) // 2])
     order = np.argsort(values)
     total = np.cumsum(weight[order])
     return float(values[order][np.searchsorted(total, total[-1] / 2)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,10 @@ class Samples:
     def part(self, rows: npt.NDArray[np.bool_]) -> Samples:
         """The chosen rows."""
         return Samples(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
+
+    def banded(self) -> Samples:
+        """The same rows, their shapes named by size: prefill tokens and decodes, each within powers of two."""
+        return replace(self, shape=_bands(self.tokens, self.seqs))
 
     def weighing(self, total: float) -> Samples:
         """The same rows, weighing ``total`` together."""
@@ -91,7 +95,7 @@ def samples_of_rows(rows: Mapping[str, npt.NDArray[np.generic]], changes: npt.ND
     whole = Samples(
         device_ns=number["device_ns"], host_ns=number["host_ns"], tokens=number["prefill_tokens"], qk=number["prefill_qk"],
         seqs=number["decode_seqs"], kv=number["decode_kv_tokens"], running=number["running"], changes=known, padded=padded,
-        weight=np.ones(count), mode=mode, shape=_bands(number),
+        weight=np.ones(count), mode=mode, shape=_bands(number["prefill_tokens"], number["decode_seqs"]),
     )  # fmt: skip
     return whole.part(use)
 
@@ -102,10 +106,10 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def _bands(number: Mapping[str, Column]) -> npt.NDArray[np.str_]:
+def _bands(prefill: Column, decodes: Column) -> npt.NDArray[np.str_]:
     """Iterations of a replay by size: prefill tokens and decodes, each within powers of two."""
     names = []
-    for tokens, seqs in zip(number["prefill_tokens"].tolist(), number["decode_seqs"].tolist(), strict=True):
+    for tokens, seqs in zip(prefill.tolist(), decodes.tolist(), strict=True):
         parts = [f"{what} {_band(int(n))}" for what, n in (("prefill", tokens), ("decode", seqs)) if n]
         names.append(" + ".join(parts))
     return np.array(names, np.str_)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from replay_engine.profile import Profile
 from tracekit.errors import UsageError, shown
@@ -96,6 +96,11 @@ class Kind:
 
 KINDS: dict[str, Kind] = {
     "run": Kind(what="the iterations of a recorded run", reads="tracekit.calibration.recorded:calibrate_recorded"),
+    "vllm-log": Kind(
+        what="a vLLM log with --enable-logging-iteration-details",
+        reads="tracekit.calibration.vllm_log:calibrate_vllm_log",
+        options=frozenset({"sets", "prior"}),
+    ),
 }
 ALWAYS = frozenset({"source", "db", "seed", "progress"})
 OPTIONS = {"sets": "--set", "policy": "--policy", "prior": "--prior", "model": "--model"}
@@ -122,9 +127,27 @@ def calibrate_source(request: SourceRequest, kind: str | None = None) -> Written
 
 def find_kind(request: SourceRequest) -> str:
     """The kind of the source, by what it is. ``UsageError``: neither a file nor the name of a run."""
-    if Path(request.source).exists():
+    path = Path(request.source)
+    if path.is_file():
+        with path.open("rb") as file:
+            start = file.read(_LOOK)
+            middle = b"" if len(start) < _LOOK else _middle(file, path.stat().st_size)
+        for name, marks in _MARKS.items():
+            if all(mark in start + middle for mark in marks):
+                return name
+    if path.exists():
         raise UsageError(f"{shown(request.source)}: not a source of a known kind; expected {_expected()}")
     return "run"
+
+
+_LOOK = 1 << 20
+_MARKS = {"vllm-log": (b"Iteration(", b"iteration elapsed time")}
+"""What the start or the middle of a file of each kind contains."""
+
+
+def _middle(file: BinaryIO, size: int) -> bytes:
+    file.seek(size // 2)
+    return file.read(_LOOK)
 
 
 def _expected() -> str:

@@ -22,7 +22,7 @@ class Engine(StrEnum):
 
 
 SourceArgument = Annotated[
-    str | None, typer.Argument(metavar="[SOURCE]", help="What there is: a recorded run [default: a model is measured here].")
+    str | None, typer.Argument(metavar="[SOURCE]", help="What there is: a log of vLLM, a recorded run [default: a model is measured].")
 ]
 As = Annotated[
     str | None, typer.Option("--as", metavar="KIND", help="What kind of source it is; found by what it is when not given.")
@@ -78,7 +78,7 @@ def calibrate(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Fit a latency profile from measured batches or a recorded run."""
+    """Fit a latency profile from measured batches, a log or a recorded run."""
     from tracekit.cli.calibrate_view import render_found
     from tracekit.errors import UsageError
 
