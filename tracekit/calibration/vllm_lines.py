@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -171,7 +171,7 @@ def _columns(whole: pl.DataFrame, pieces: list[Piece]) -> IterationLines:
         }  # fmt: skip
         columns = pl.concat([columns, pl.DataFrame(extra, schema=columns.schema)]).sort("row", maintain_order=True)
     numbers = columns.select(pl.col(names).cast(pl.Float64, strict=False))
-    values = {key: numbers[name].to_numpy() for key, name in zip(COLUMNS, names, strict=True)}
+    values: dict[str, Any] = {key: numbers[name].to_numpy() for key, name in zip(COLUMNS, names, strict=True)}
     values["kv_usage"] = np.array(values["kv_usage"], np.float64) / 100  # null is NaN
     return IterationLines(**values, engine=columns["engine"].to_numpy(), second=_seconds(columns["stamp"]))
 

@@ -22,7 +22,7 @@ class Engine(StrEnum):
 
 
 SourceArgument = Annotated[
-    str | None, typer.Argument(metavar="[SOURCE]", help="What there is: a log of vLLM, a recorded run [default: a model is measured].")
+    str | None, typer.Argument(metavar="[SOURCE]", help="A log of vLLM, or a recorded run [default: a model is measured].")
 ]
 As = Annotated[
     str | None, typer.Option("--as", metavar="KIND", help="What kind of source it is; found by what it is when not given.")
