@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from tracekit.diagnosis.attribution import Attribution, Blame, attribute
 from tracekit.diagnosis.run_data import RunData
 from tracekit.diagnosis.stored import load_run_data
 
-__all__ = ["RunData", "load_run_data"]
+__all__ = ["Attribution", "Blame", "RunData", "attribute", "load_run_data"]

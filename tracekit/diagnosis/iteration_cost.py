@@ -1,0 +1,69 @@
+"""What the profile's form says of many iterations at once: the simulator's formula on arrays, term by term.
+
+``device = max(floor, a + b*tokens) + c*qk + d*seqs + e*kv``; host time is the recorded one. Weights are read whether or not
+there is a prompt, so an iteration without prefill pays ``max(floor, a)``, and prefill costs what it adds: nothing below the knee.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from replay_engine.profile import Latency
+
+__all__ = ["CostForm", "own_qk"]
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True)
+class CostForm:
+    """How long iterations of one engine take. ``asynchronous``: host and device time overlap and the longer one counts."""
+
+    latency: Latency
+    asynchronous: bool
+
+    @property
+    def weights_ns(self) -> float:
+        """Device time of an iteration before it has computed anything."""
+        return max(self.latency.floor_ns, self.latency.a_ns)
+
+    def prefill_ns(self, tokens: Floats) -> Floats:
+        """What ``tokens`` prefill tokens add to the reading of weights."""
+        latency = self.latency
+        found: Floats = np.maximum(latency.a_ns + latency.b_ns * tokens, self.weights_ns) - self.weights_ns
+        return np.where(tokens > 0, found, 0.0)
+
+    def device_ns(self, rows: Rows) -> Floats:
+        """Predicted device time of rows of ``iterations``; 0 where nothing was computed."""
+        tokens = rows["prefill_tokens"].astype(np.float64)
+        latency = self.latency
+        found: Floats = (
+            self.weights_ns + self.prefill_ns(tokens) + latency.c_ns * rows["prefill_qk"] + latency.d_ns * rows["decode_seqs"]
+        )
+        found += latency.e_ns * rows["decode_kv_tokens"]
+        return np.where((tokens > 0) | (rows["decode_seqs"] > 0), found, 0.0)
+
+    def saved_ns(self, rows: Rows, less: Floats) -> Ints:
+        """By how much rows of ``iterations`` had been shorter, had the device been busy ``less`` ns (predicted) less.
+
+        Measured device time is held to the prediction by its ratio, so that a slow device is slow in all its parts.
+        """
+        predicted = self.device_ns(rows)
+        device, host = rows["device_ns"].astype(np.float64), rows["host_ns"].astype(np.float64)
+        scale = np.divide(device, predicted, out=np.zeros_like(device), where=predicted > 0)
+        shorter = np.maximum(device - scale * less, 0.0)
+        gone = np.maximum(device, host) - np.maximum(shorter, host) if self.asynchronous else device - shorter
+        return np.clip(np.rint(gone).astype(np.int64), 0, rows["duration_ns"])
+
+
+def own_qk(entries: Rows) -> Floats:
+    """Attention work of prefill entries, query x context, as ``iterations.prefill_qk`` counts it."""
+    query = entries["query_len"].astype(np.float64)
+    return query * (entries["kv_len"] - query) + np.floor(query * query / 2)
