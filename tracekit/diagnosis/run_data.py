@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from replay_engine.config import SchedulerConfig
     from replay_engine.policy import Policy
     from replay_engine.profile import Profile
+    from tracekit.metrics.gaps import TokenGaps
     from tracekit.replay import Setup
     from tracekit.traces.source import TraceSource
 
@@ -129,6 +130,11 @@ class RunData:
         """The limit of a part of the SLO per outcome row, or of each of ``requests`` (indices);
         ``tracekit.metrics.slo.UNLIMITED`` where there is none."""
         return request_limits(self._inputs, part, self.outcomes["request"] if requests is None else requests)
+
+    @cached_property
+    def token_gaps(self) -> TokenGaps | None:
+        """All gaps between the tokens of counted requests; ``None`` where the run keeps no iterations."""
+        return self._inputs.gaps
 
     def engine_of(self, replica: int) -> SchedulerConfig:
         """The scheduler's settings of a replica: with separate pools the prefill engines come first."""

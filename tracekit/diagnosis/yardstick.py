@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from replay_engine.config import SchedulerConfig
     from replay_engine.profile import Latency
 
-__all__ = ["GRACE_NS", "MEASURES", "SLACK", "Yardstick", "alone_ns"]
+__all__ = ["GRACE_NS", "MEASURES", "SLACK", "Yardstick", "alone_ns", "times_ns"]
 
 Floats = npt.NDArray[np.float64]
 MEASURES: tuple[Measure, ...] = ("ttft", "gap", "tpot", "e2e")
@@ -36,14 +36,16 @@ _PARTS: dict[Measure, tuple[str, ...]] = {"ttft": ("ttft",), "gap": ("stall", "i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Yardstick:
-    """``limits``: ns per measure and request index, infinite where a request has none; ``basis`` says where they come from."""
+    """``limits``: ns per measure and request index, infinite where a request has none; ``basis`` says where they come from, and
+    ``asked`` which of them an SLO asks for."""
 
     limits: Mapping[Measure, Floats]
     basis: str
+    asked: tuple[Measure, ...] = ()
 
     @classmethod
     def of(cls, data: RunData) -> Yardstick:
-        limits, said = {}, []
+        limits, said, asked = {}, [], []
         first, later, gap = alone_ns(data)
         idle: dict[Measure, Floats] = {"ttft": first, "gap": gap, "tpot": later}
         for measure in MEASURES:
@@ -51,6 +53,7 @@ class Yardstick:
             if part is not None:
                 limits[measure] = _asked(data, part)
                 said.append(part)
+                asked.append(measure)
             elif measure == "e2e":
                 limits[measure] = limits["ttft"] + limits["tpot"]
             else:
@@ -59,7 +62,7 @@ class Yardstick:
         basis = f"no SLO: {alone}"
         if said:
             basis = f"the SLO ({', '.join(said)})" + (f"; elsewhere {alone}" if len(said) < len(MEASURES) else "")
-        return cls(limits=limits, basis=basis)
+        return cls(limits=limits, basis=basis, asked=tuple(asked))
 
     def excess(self, outcomes: npt.NDArray[np.void], measure: Measure) -> Floats:
         """Time beyond the limit per request index, ns; NaN for a request that has no such time, or did not get so far."""

@@ -1,0 +1,131 @@
+"""The proof: what a diagnosis proposes, and what the loudest symptom suggests instead, replayed on the same requests.
+
+Replays are counted in iterations, not in seconds, so that the same inputs give the same proof on any machine with any number
+of workers. First come the first change of every finding, causes before consequences, and the changes that tempt; then second
+choices, where the first did not hold. A change that several findings propose is replayed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from tracekit.diagnosis.finding import Change, Diagnosis, Finding, Proof
+from tracekit.diagnosis.judgement import Judge
+from tracekit.diagnosis.run_data import RunData
+from tracekit.diagnosis.trial import Trial, base_trial
+from tracekit.diagnosis.trial_crew import TrialCrew
+from tracekit.diagnosis.yardstick import Yardstick
+
+__all__ = ["BUDGET", "confirmed", "prove"]
+
+BUDGET = 5_000_000
+"""Iterations of all replays of a proof together, unless told otherwise."""
+LONGER = 3
+"""How many times as many iterations as the run itself a change may take, where the budget allows it."""
+ROUNDS = 3
+TEMPTING = 2
+Progress = Callable[[int, int], None]
+
+
+def confirmed(finding: Finding) -> Proof | None:
+    """The proof of the change to make: the first of the finding's own proposals that a replay confirms."""
+    for change in finding.changes:
+        for proof in finding.proofs:
+            if proof.change == change and proof.outcome == "confirmed":
+                return proof
+    return None
+
+
+@dataclass
+class _Bench:
+    """What has been replayed, and what may still be."""
+
+    data: RunData
+    left: int
+    trials: dict[tuple[str, ...], Trial] = field(default_factory=dict)
+    too_dear: set[tuple[str, ...]] = field(default_factory=set)
+
+    def affordable(self, wanted: Sequence[tuple[str, ...]]) -> tuple[list[tuple[str, ...]], int]:
+        """As many of ``wanted`` as the budget holds, in order, and the iterations that each may take."""
+        own = max(len(self.data.iterations), 1)
+        fresh = [sets for sets in dict.fromkeys(wanted) if sets not in self.trials]
+        chosen = fresh[: self.left // own]
+        self.too_dear.update(fresh[len(chosen) :])
+        share = min(LONGER * own, self.left // max(len(chosen), 1))
+        self.left -= share * len(chosen)
+        return chosen, share
+
+    def give_back(self, chosen: Sequence[tuple[str, ...]], share: int) -> None:
+        """What replays did not need of their shares."""
+        self.left += sum(max(share - self.trials[sets].iterations, 0) for sets in chosen)
+
+
+def prove(
+    data: RunData, diagnosis: Diagnosis, *, budget: int = BUDGET, workers: int = 2, progress: Progress | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> Diagnosis:  # fmt: skip
+    """``diagnosis`` with the proofs of its findings, confirmed ones before refuted ones. ``budget``: iterations of all replays;
+    ``progress(done, planned)`` counts replays. Byte for byte the same for any number of ``workers``. Errors: ``TracekitError`` of
+    a worker; ``KeyboardInterrupt`` when ``cancelled()``."""
+    gaps = any(finding.measure == "gap" for finding in diagnosis.findings) and data.has_iterations
+    judge = Judge(data, base_trial(data, gaps=gaps), Yardstick.of(data))
+    bench = _Bench(data, budget)
+    done = 0
+    planned = 0
+
+    def tell(_: int) -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, planned)
+
+    found = diagnosis
+    with TrialCrew(data.setup, workers, done=tell, cancelled=cancelled or (lambda: False)) as crew:
+        for turn in range(ROUNDS):
+            chosen, share = bench.affordable([change.sets for change in _wanted(found.findings, turn)])
+            planned += len(chosen)
+            orders = [{"sets": sets, "share": share, "gaps": gaps} for sets in chosen]
+            if orders:
+                bench.trials.update(zip(chosen, crew.run(orders, len(data.iterations)), strict=True))
+                bench.give_back(chosen, share)
+            found = replace(found, findings=tuple(_judged(each, judge, bench, turn) for each in found.findings))
+    return replace(found, findings=_ranked(found.findings))
+
+
+def _wanted(findings: Sequence[Finding], turn: int) -> list[Change]:
+    """What to replay in a turn, the most wanted first."""
+    if turn:
+        return [each.changes[turn] for each in findings if len(each.changes) > turn and confirmed(each) is None]
+    first = [each.changes[0] for each in sorted(findings, key=lambda each: each.under is not None) if each.changes]
+    tempting = [each.tempting[k] for k in range(TEMPTING) for each in findings if len(each.tempting) > k]
+    return first + [change for change in tempting if change.sets]
+
+
+def _judged(finding: Finding, judge: Judge, bench: _Bench, turn: int) -> Finding:
+    """The finding with the proofs of one turn added."""
+    if turn and (confirmed(finding) is not None or len(finding.changes) <= turn):
+        return finding
+    asked = [finding.changes[turn]] if turn else [*finding.changes[:1], *finding.tempting[:TEMPTING]]
+    proofs = [_proof(finding, change, judge, bench) for change in asked if change.sets]
+    return replace(finding, proofs=(*finding.proofs, *proofs))
+
+
+def _proof(finding: Finding, change: Change, judge: Judge, bench: _Bench) -> Proof:
+    if change.sets in bench.trials:
+        return judge.proof(finding, change, bench.trials[change.sets])
+    own = len(bench.data.iterations)
+    reason = f"the budget is used up: one more replay takes about {own:,} iterations; a larger --prove allows it"
+    return Proof(change=change, outcome="not replayed", reason=reason)
+
+
+def _ranked(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Causes whose change holds before causes whose changes were all refuted; otherwise as they were."""
+
+    def refuted(each: Finding) -> bool:
+        own = [proof for proof in each.proofs if proof.change in each.changes]
+        return bool(own) and confirmed(each) is None and all(proof.outcome == "refuted" for proof in own)
+
+    order = sorted(findings, key=lambda each: (each.under is not None, refuted(each)))
+    return tuple(replace(each, confidence="low", because=f"{each.because}; no change that was replayed cures it")
+                 if refuted(each) else each for each in order)  # fmt: skip
