@@ -200,7 +200,8 @@ class _Book:
         amount = own.length_ns if amount is None else amount
         if not len(own) or not amount.any():
             return
-        found: npt.NDArray[np.float64] = np.bincount(own.row + self._total * own.later, weights=amount, minlength=2 * self._total)
+        place = own.row + self._total * own.later
+        found = np.asarray(np.bincount(place, weights=amount, minlength=2 * self._total), np.float64)
         if part in self._sums:
             found += self._sums[part]
         self._sums[part] = found
