@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 
+class Split(StrEnum):
+    time = "time"
+    random = "random"
+
+
 class Engine(StrEnum):
     torch = "torch"
 
@@ -37,6 +42,22 @@ PolicyOption = Annotated[
 ]
 Prior = Annotated[
     str | None, typer.Option("--profile", metavar="NAME|FILE", help="Whose numbers stand where the source cannot tell.")
+]
+Check = Annotated[
+    str | None,
+    typer.Option("--check", metavar="PROFILE", help="Fit nothing: hold PROFILE against the latencies that SOURCE, a trace, has."),
+]
+SplitOption = Annotated[
+    Split | None,
+    typer.Option(
+        "--split", help="Of --check: which half is held out, the later one or a random one; the verdict is made from it."
+    ),
+]
+Configs = Annotated[
+    Path | None,
+    typer.Option(
+        "--configs", metavar="FILE", help="Of --check: observed configurations, as [[config]] tables with trace or run."
+    ),
 ]
 EngineOption = Annotated[Engine, typer.Option("--engine", help="What is measured: our engine, with real weights or dummy ones.")]
 Model = Annotated[
@@ -66,6 +87,9 @@ def calibrate(
     sets: Sets = None,
     policy: PolicyOption = None,
     prior: Prior = None,
+    check: Check = None,
+    split: SplitOption = None,
+    configs: Configs = None,
     engine: EngineOption = Engine.torch,
     model: Model = None,
     cases: Cases = None,
@@ -79,7 +103,6 @@ def calibrate(
     debug: Debug = False,
 ) -> None:
     """Fit a latency profile from measured batches, a log or a recorded run."""
-    from tracekit.cli.calibrate_view import render_found
     from tracekit.errors import UsageError
 
     given = locals()
@@ -87,12 +110,44 @@ def calibrate(
         raise UsageError(f"--out {out}: no such folder; expected a file in one that exists")
     if run is not None and source is not None:
         raise UsageError("SOURCE and --from: two ways to say what is fitted; expected one of them")
-    report = _measured(given) if run is None and source is None else _from_source(given)
+    (_fitted if check is None else _checked)(given)
+
+
+def _fitted(given: dict[str, Any]) -> None:
+    from tracekit.cli.calibrate_view import render_found
+    from tracekit.errors import UsageError
+
+    for name in ("split", "configs"):
+        if given[name] is not None:
+            raise UsageError(f"--{name}: says how a profile is checked; expected --check PROFILE too")
+    out = given["out"]
+    report = _measured(given) if given["run"] is None and given["source"] is None else _from_source(given)
     if out is not None:
         report.write(out)
-    emit({"schema": "tracekit.calibration/1", **report.to_dict()}, as_json, lambda: render_found(report, out))
-    if out is None and not as_json:
+    document = {"schema": "tracekit.calibration/1", **report.to_dict()}
+    emit(document, given["as_json"], lambda: render_found(report, out))
+    if out is None and not given["as_json"]:
         note("the profile was not written; --out FILE keeps it")
+
+
+def _checked(given: dict[str, Any]) -> None:
+    from tracekit.cli.progress import ProgressDisplay
+    from tracekit.cli.trust_view import render_trust
+    from tracekit.errors import UsageError
+    from tracekit.trust import check_profile
+
+    for name in ("kind", "prior", "model", "cases", "run", "repeats", "device"):
+        if given[name]:
+            name = {"kind": "--as", "prior": "--profile", "run": "--from"}.get(name, f"--{name}")
+            raise UsageError(f"{name} and --check: nothing is fitted; expected one of them")
+    options = {name: given[name] for name in ("policy", "configs", "seed", "db")}
+    with ProgressDisplay("check", unit="replays") as progress:
+        report = check_profile(given["check"], given["source"], sets=given["sets"] or (), split=given["split"], progress=progress,
+                               **options)  # fmt: skip
+    if given["out"] is not None:
+        report.write(given["out"])
+    document = {"schema": "tracekit.trust/1", **report.to_dict()}
+    emit(document, given["as_json"], lambda: render_trust(report))
 
 
 def _measured(given: dict[str, Any]) -> Written:

@@ -74,6 +74,7 @@ profile name text Profile | latency coefficients used
 profile origin text Origin | where its numbers come from
 profile fitted object Fit | fitted range and error stated by the profile
 profile error_on_trace text Error on this trace | median absolute relative error of E2E, replayed against observed
+profile trust text Trust | the verdict of replayed against observed latencies, or of the profile's last check
 counted requests number Requests counted | denominator of every share
 counted lead_in_requests number Lead-in requests | replayed, not counted
 counted lead_in_ns ns Lead-in | length

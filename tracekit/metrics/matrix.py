@@ -24,6 +24,7 @@ from tracekit.metrics.pressure import kv_section, queueing_section, time_section
 from tracekit.metrics.recovery import preemption_section
 from tracekit.metrics.service import ends_section, latency_section, throughput_section
 from tracekit.metrics.traffic import arrival_window, concurrency_section, counted_section, traffic_section
+from tracekit.metrics.verdict import Errors, judge_errors
 
 __all__ = ["build_matrix"]
 
@@ -117,7 +118,7 @@ def _engine(inputs: MatrixInputs) -> dict[str, Any]:
 
 def _profile(profile: Profile | None, observed: dict[str, Any]) -> dict[str, Any]:
     if profile is None:
-        names = ("name", "origin", "fitted", "error_on_trace")
+        names = ("name", "origin", "fitted", "error_on_trace", "trust")
         return {name: missing(_NO_PROFILE) for name in names}
     origin = "synthetic coefficients, not held to physics" if profile.synthetic else profile.provenance.get("kind")
     return {
@@ -125,6 +126,7 @@ def _profile(profile: Profile | None, observed: dict[str, Any]) -> dict[str, Any
         "origin": _or_missing(origin, "the profile does not say"),
         "fitted": dict(profile.fit) or missing("the profile states no fit"),
         "error_on_trace": _error_on_trace(observed),
+        "trust": _trust(profile, observed),
     }
 
 
@@ -135,6 +137,18 @@ def _error_on_trace(observed: dict[str, Any]) -> Any:
             error = row["median_abs_relative_error"]
             return f"{name[:-3]}: median absolute error {error:.1%} per request (n {row['n']:,})"
     return observed["e2e_ns"]
+
+
+def _trust(profile: Profile, observed: dict[str, Any]) -> Any:
+    """The verdict on this trace, where it has latencies; else that of the last check of the profile."""
+    errors = {}
+    for name in ("ttft", "tpot", "e2e"):
+        row = observed[f"{name}_ns"]
+        if not is_missing(row) and not any(is_missing(error) for error in row["relative_error"].values()):
+            errors[name] = Errors(n=row["n"], **{point: row["relative_error"][point] for point in ("mean", "p50", "p90")})
+    if errors:
+        return f"on this trace: {judge_errors(errors).words}"
+    return _or_missing(profile.fit.get("trust"), "never checked: tracekit calibrate --check PROFILE TRACE --out PROFILE")
 
 
 def _knobs(inputs: MatrixInputs) -> dict[str, Any]:

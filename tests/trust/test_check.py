@@ -1,0 +1,229 @@
+"""The trust report against what is planted: our own engine observes, a profile of known error predicts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from replay_engine.policy import build_policy
+from replay_engine.profile import Profile, load_profile
+from tracekit.cli.main import main
+from tracekit.diagnosis.run_data import RunData
+from tracekit.traces.load import read_trace
+from tracekit.traces.source import TraceSource
+from tracekit.trust import check_profile
+from tracekit.trust.check import setup_on
+from tracekit.trust.regime import slowed
+
+TRUE = load_profile("h100")
+SEATS = (8, 16, 32, 96)
+
+
+def requests(folder: Path, count: int = 240, gap_s: float = 0.12) -> Path:
+    draw = np.random.default_rng(5)
+    at = np.cumsum(draw.exponential(gap_s, count))
+    rows = [
+        {"timestamp": float(t), "input_length": int(i), "output_length": int(o)}
+        for t, i, o in zip(at, draw.integers(50, 3000, count), draw.integers(20, 300, count), strict=True)
+    ]
+    file = folder / "plain.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return file
+
+
+def observed(folder: Path, name: str, profile: Profile, *sets: str) -> Path:
+    """What an engine that costs ``profile`` would have measured of ``requests``, as vLLM's own columns."""
+    source = TraceSource.from_loaded(read_trace([str(requests(folder))]))
+    data = RunData.replayed(setup_on(profile, build_policy(profile, None, sets), source))
+    lines = []
+    for row in data.outcomes:
+        arrival = float(row["arrival_ns"]) / 1e9
+        times = {
+            "queued_ts": arrival,
+            "scheduled_ts": arrival + row["queue_ns"] / 1e9,
+            "first_token_ts": arrival + row["ttft_ns"] / 1e9,
+        }
+        lines.append({
+            "request_id": f"r{row['request']}", "input_toks": int(row["prompt_tokens"]), "output_toks": int(row["output_tokens"]),
+            "arrival_time": 1.7e9 + arrival, **times, "last_token_ts": arrival + row["e2e_ns"] / 1e9,
+        })  # fmt: skip
+    file = folder / f"{name}.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trust")
+    text = []
+    for seats in SEATS:
+        observed(folder, f"seats-{seats}", TRUE, f"max_num_seqs={seats}")
+        text.append(f'[[config]]\nname = "{seats} seats"\ntrace = "seats-{seats}.jsonl"\nset = ["max_num_seqs={seats}"]\n')
+    (folder / "configs.toml").write_text("\n".join(text), encoding="utf-8")
+    return folder
+
+
+def checked(folder: Path, profile: Profile, **options: Any) -> Any:
+    return check_profile(profile, str(folder / "seats-16.jsonl"), sets=("max_num_seqs=16",), **options)
+
+
+def test_the_profile_that_made_the_trace_is_good_for_milliseconds(folder: Path) -> None:
+    report = checked(folder, TRUE)
+    assert report.verdict.milliseconds
+    assert report.verdict.words.startswith("good for milliseconds (TTFT mean")
+    for name in ("ttft", "tpot", "e2e"):
+        each = report.parts["all"][name]
+        assert each["n"] == 240
+        assert all(abs(error) < 1e-4 for error in each["error"].values()), name
+        assert each["per_request"]["p90"] < 1e-4
+    assert report.makespan_s[0] == pytest.approx(report.makespan_s[1], rel=1e-6)
+    for name in ("running", "waiting", "kv_tokens"):
+        assert report.over_time[name]["mean_error"] < 0.01
+        assert report.over_time[name]["predicted_max"] == pytest.approx(report.over_time[name]["observed_max"], rel=0.02)
+    assert report.over_time["running"]["observed_max"] == pytest.approx(16, abs=1)
+
+
+@pytest.mark.parametrize(("factor", "serves", "words"), [(1.12, None, "not for milliseconds"), (1.6, False, "does not serve: ")])
+def test_the_words_follow_the_error(factor: float, serves: bool | None, words: str, folder: Path) -> None:
+    report = checked(folder, slowed(TRUE, factor))
+    assert report.verdict.serves is serves
+    assert report.verdict.words.startswith(words)
+    error = report.parts["all"]["tpot"]["error"]["mean"]
+    assert factor - 1 < error < 1.6 * (factor - 1), "of the step time, and of the few requests more that run beside"
+
+
+def test_configurations_are_ranked(folder: Path) -> None:
+    report = checked(folder, slowed(TRUE, 1.12), configs=folder / "configs.toml")
+    assert report.ranked["e2e_mean"].configs == len(SEATS)
+    assert report.ranked["e2e_mean"].tau == pytest.approx(1.0)
+    assert report.ranked["e2e_mean"].regret == 0
+    assert report.verdict.words.startswith("good for ranking, not for milliseconds")
+    only = check_profile(TRUE, None, configs=folder / "configs.toml")
+    assert only.ranked.keys() == report.ranked.keys()
+    assert only.trace == "seats-8"
+
+
+def test_a_profile_of_another_kind_ranks_wrong(folder: Path) -> None:
+    # an engine on which every further seat costs more than it brings
+    costly = replace(TRUE, latency=replace(TRUE.latency, d_ns=5_000_000.0))
+    report = checked(folder, costly, configs=folder / "configs.toml")
+    assert report.ranked["tpot_mean"].tau > 0
+    assert report.verdict.serves is False
+
+
+def test_a_split_judges_the_half_that_is_held_out(folder: Path) -> None:
+    whole = checked(folder, TRUE, split="time")
+    assert {name: part["e2e"]["n"] for name, part in whole.parts.items()} == {"all": 240, "first half": 120, "held out": 120}
+    drawn = checked(folder, TRUE, split="random")
+    assert drawn.parts["held out"]["e2e"]["observed_ns"] != whole.parts["held out"]["e2e"]["observed_ns"]
+
+
+def test_sensitivity_grows_with_the_load(folder: Path) -> None:
+    light = check_profile(TRUE, str(folder / "seats-96.jsonl"), sets=("max_num_seqs=96",))
+    heavy = checked(folder, TRUE)
+    assert light.sensitivity is not None
+    assert heavy.sensitivity > light.sensitivity > 0.5
+    assert light.load["waiting"] < heavy.load["waiting"]
+    assert next(iter(heavy.load["refused_by"])) == "max_num_seqs"
+    assert "the head for max_num_seqs" in heavy.regime
+
+
+def test_leaving_the_fitted_range_is_said(folder: Path) -> None:
+    narrow = replace(TRUE, fit={"fitted_decode_seqs": [1, 10], "fitted_prefill_tokens": [1, 8192]})
+    seqs, tokens = sorted(checked(folder, narrow).extrapolated, key=lambda each: each["what"])
+    assert seqs["time_outside"] > 0.5
+    assert seqs["reached"][1] == 16
+    assert tokens["time_outside"] == 0
+
+
+def test_the_command_and_the_line_in_the_matrix(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace, out, db = folder / "seats-16.jsonl", folder / "checked.toml", str(folder / "db.duckdb")
+    sets = ["--set", "max_num_seqs=16"]
+    assert main(["calibrate", str(trace), "--check", "h100", *sets, "--out", str(out), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == "tracekit.trust/1"
+    assert document["verdict"]["milliseconds"]
+    assert not (folder / "tracekit.duckdb").exists(), "a check writes no database"
+    assert load_profile(out).fit["trust"] == f"{document['verdict']['words']}; checked on seats-16 (240 requests)"
+    said = {}
+    for profile, file in (("h100", "plain"), (str(out), "plain"), ("h100", "seats-16")):
+        command = ["replay", str(folder / f"{file}.jsonl"), "--engine", "sim", "--profile", profile, *sets, "--db", db, "--json"]
+        assert main(command) == 0
+        said[profile, file] = json.loads(capsys.readouterr().out)["matrix"]["profile"]["trust"]
+    assert said["h100", "plain"]["reason"].startswith("never checked")
+    assert said[str(out), "plain"] == load_profile(out).fit["trust"]
+    assert said["h100", "seats-16"].startswith("on this trace: good for milliseconds")
+    assert (
+        main(["calibrate", str(trace), "--check", "h100", *sets, "--split", "time", "--configs", str(folder / "configs.toml")])
+        == 0
+    )
+    text = capsys.readouterr().out
+    for words in (
+        "verdict: good for milliseconds",
+        "held out:",
+        "Kendall tau",
+        "makespan: ",
+        "load regime: ",
+        "extrapolation: none",
+    ):
+        assert words in text
+
+
+def test_a_recorded_run_is_an_observed_configuration(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    db, text = str(folder / "runs.duckdb"), []
+    for seats in (8, 32):
+        command = [
+            "replay",
+            str(folder / "plain.jsonl"),
+            "--engine",
+            "sim",
+            "--profile",
+            "h100",
+            "--set",
+            f"max_num_seqs={seats}",
+        ]
+        assert main([*command, "--name", f"run-{seats}", "--db", db, "--json"]) == 0
+        text.append(f'[[config]]\nrun = "run-{seats}"\n')
+    (folder / "runs.toml").write_text("".join(text), encoding="utf-8")
+    report = check_profile("h100", None, configs=folder / "runs.toml", db=db)
+    assert report.ranked["e2e_mean"].tau == 1
+    for each in report.configs:
+        predicted, seen = each["objectives"]["e2e_mean"]
+        assert predicted == pytest.approx(seen, rel=1e-9)
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--check", "h100"], "nothing to check on"),
+        (["plain.jsonl", "--split", "time"], "expected --check PROFILE"),
+        (["plain.jsonl", "--check", "nobody"], "no such profile"),
+        (["plain.jsonl", "--check", "h100", "--cases", "decode=1"], "--cases and --check"),
+        (["plain.jsonl", "--check", "h100", "--configs", "none.toml"], "--configs none.toml"),
+        (["plain.jsonl", "--check", "h100", "--configs", "one.toml"], "two or more [[config]]"),
+        (["plain.jsonl", "--check", "h100", "--configs", "odd.toml"], "config 2: expected either trace"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: list[str], said: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "one.toml").write_text("[[config]]\ntrace = 'plain.jsonl'\n", encoding="utf-8")
+    (folder / "odd.toml").write_text("[[config]]\ntrace = 'plain.jsonl'\n[[config]]\nname = 'x'\n", encoding="utf-8")
+    assert main(["calibrate", *arguments, "--json"]) == 2
+    out, err = capsys.readouterr()
+    assert said in json.loads(out)["error"]
+    assert err.count("\n") == 1
+
+
+def test_a_trace_without_latencies_gives_no_verdict(folder: Path) -> None:
+    report = check_profile(TRUE, str(folder / "plain.jsonl"))
+    assert report.verdict.serves is None
+    assert report.verdict.words == "unknown: the trace has no observed latencies"
+    assert report.over_time is None

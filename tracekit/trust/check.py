@@ -1,0 +1,177 @@
+"""The check of a profile on a trace with observed latencies, and over configurations that were observed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from replay_engine.policy import Policy, build_policy
+from replay_engine.profile import Profile, load_profile
+from tracekit.diagnosis.run_data import RunData
+from tracekit.door_facts import door_facts
+from tracekit.errors import UsageError, shown
+from tracekit.metrics.verdict import judge_errors
+from tracekit.replay import Setup
+from tracekit.store import Store
+from tracekit.traces.load import read_trace
+from tracekit.traces.slicing import Slice
+from tracekit.traces.source import TraceSource
+from tracekit.trust.accuracy import Latencies, Mask, compared, errors_of, makespan_s, observed_latencies, over_time
+from tracekit.trust.accuracy import predicted_latencies as predicted_of
+from tracekit.trust.configs import Config, observed_config, read_configs
+from tracekit.trust.ranking import OBJECTIVES, agreement, objectives_of
+from tracekit.trust.regime import extrapolation, load_of, regime_words, slowed
+from tracekit.trust.report import TrustReport
+
+__all__ = ["SPLITS", "check_profile", "setup_on"]
+
+Progress = Callable[[int, int, str], None]
+SPLITS = ("time", "random")
+STEPS = (1.01, 1.02)
+"""By how much the step time is lengthened to see what TTFT makes of it."""
+
+
+def check_profile(
+    profile: str | Profile,
+    inputs: str | Sequence[str] | None,
+    *,
+    policy: str | None = None,
+    sets: Sequence[str] = (),
+    split: str | None = None,
+    configs: str | Path | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    db: str | Path = "tracekit.duckdb",
+    progress: Progress | None = None,
+) -> TrustReport:
+    """Replay ``inputs`` (files, or the name of a loaded trace) with ``profile`` and hold the latencies against the observed ones.
+
+    ``policy`` and ``sets`` say how the engine ran that was observed. ``split``: ``time`` (the later half of the arrivals is held
+    out) or ``random``; the whole trace is replayed, the verdict is made from the part that is held out. ``configs``: a file of
+    configurations that were observed (``configs.py``). Errors: ``UsageError``, ``InputError``, ``ConfigError``.
+    """
+    found = load_profile(profile) if isinstance(profile, str) else profile
+    if split is not None and split not in SPLITS:
+        raise UsageError(f"--split {shown(split)}: expected one of {', '.join(SPLITS)}")
+    listed = [] if configs is None else read_configs(configs, Store(db))
+    if inputs is None and not listed:
+        raise UsageError("--check: nothing to check on; expected a TRACE, or --configs FILE")
+    steps = _Steps(progress, len(listed) + (1 + len(STEPS) if inputs is not None else 0))
+    setups = [_setup_of(each, found, seed) for each in listed]
+    if inputs is None:
+        setup = setups[0]
+    else:
+        source = _source(inputs, db, limit)
+        setup = setup_on(found, build_policy(found, policy, tuple(sets)), source, seed)
+    return _report(setup, split, list(zip(listed, setups, strict=True)), steps, seed)
+
+
+class _Steps:
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress, self._total, self._done = progress, total, 0
+
+    def replayed(self, setup: Setup) -> RunData:
+        data = RunData.replayed(setup)
+        self._done += 1
+        if self._progress is not None:
+            self._progress(min(self._done, self._total), self._total, setup.trace_name)
+        return data
+
+
+def setup_on(profile: Profile, policy: Policy, source: TraceSource, seed: int = 0, events: str = "full") -> Setup:
+    """``source`` under ``policy`` with the simulator's ``profile``."""
+    return Setup(
+        profile=profile, policy=policy, slo=None, source=source, trace=0, trace_name=source.name, lead_in_ns=0, seed=seed,
+        events=events, accept_degraded=False, warmup_ns=0, facts=door_facts(policy, profile, None, source),
+    )  # fmt: skip
+
+
+def _source(inputs: str | Sequence[str], db: str | Path, limit: int | None) -> TraceSource:
+    names = [inputs] if isinstance(inputs, str) else list(inputs)
+    part = Slice(limit=limit)
+    store = Store(db)
+    if len(names) == 1 and not Path(names[0]).exists() and store.exists():
+        with store.read() as con:
+            rows = con.execute("SELECT trace FROM traces WHERE name = ?", names).fetchall()
+            if rows:
+                return TraceSource.from_database(con, int(rows[0][0]), part)
+    return TraceSource.from_loaded(read_trace(names), part)
+
+
+def _setup_of(config: Config, profile: Profile, seed: int) -> Setup:
+    policy = config.recorded or build_policy(profile, config.policy, config.sets)
+    return setup_on(profile, policy, config.source, seed)
+
+
+def _report(
+    setup: Setup, split: str | None, configs: Sequence[tuple[Config, Setup]], steps: _Steps, seed: int
+) -> TrustReport:  # fmt: skip
+    source, profile = setup.source, setup.profile
+    data = steps.replayed(setup)
+    observed = observed_config(configs[0][0]) if configs and configs[0][1] is setup else observed_latencies(source)
+    predicted = predicted_of(source, data.outcomes)
+    parts = {name: compared(predicted, observed, mask) for name, mask in _parts(source, split, seed).items()}
+    rows = [_config_row(config, *_both(config, own, data if own is setup else steps.replayed(own))) for config, own in configs]
+    ranked = agreement([each["objectives"] for each in rows])
+    load = load_of(data)
+    sensitivity = _sensitivity(setup, predicted, steps)
+    judged = list(parts.values())[-1]
+    first = next((ranked[name] for name in ("e2e_mean", *OBJECTIVES) if name in ranked), None)
+    return TrustReport(
+        profile=profile, trace=source.name, requests=source.total, verdict=judge_errors(errors_of(judged), first), parts=parts,
+        makespan_s=(makespan_s(predicted), makespan_s(observed)), over_time=over_time(predicted, observed), load=load,
+        regime=regime_words(load, sensitivity), sensitivity=sensitivity,
+        extrapolated=extrapolation(profile, data.iterations), ranked=ranked, configs=rows,
+        notes=_notes(setup, data),
+    )  # fmt: skip
+
+
+def _both(config: Config, setup: Setup, data: RunData) -> tuple[Latencies, Latencies]:
+    return predicted_of(setup.source, data.outcomes), observed_config(config)
+
+
+def _config_row(config: Config, predicted: Latencies, observed: Latencies) -> dict[str, Any]:
+    everything = np.ones(len(predicted.arrival), np.bool_)
+    comparison = compared(predicted, observed, everything)
+    told = objectives_of(comparison, (makespan_s(predicted), makespan_s(observed)))
+    return {"name": config.name, "objectives": told}
+
+
+def _parts(source: TraceSource, split: str | None, seed: int) -> dict[str, Mask]:
+    counted: Mask = source.counted
+    if split is None:
+        return {"all": counted}
+    order = np.argsort(source.arrival_ns, kind="stable")
+    if split == "random":
+        order = np.random.default_rng(seed).permutation(source.total)
+    later = np.zeros(source.total, np.bool_)
+    later[order[source.total // 2 :]] = True
+    return {"all": counted, "first half": counted & ~later, "held out": counted & later}
+
+
+def _sensitivity(setup: Setup, predicted: Latencies, steps: _Steps) -> float | None:
+    """% by which the mean TTFT grows with a step time 1 % longer; ``None``: nothing finished."""
+    if np.isnan(predicted.ttft).all():
+        return None
+    mean, slopes = float(np.nanmean(predicted.ttft)), []
+    for factor in STEPS:
+        own = replace(setup, profile=slowed(setup.profile, factor), events="outcomes")
+        after = predicted_of(setup.source, steps.replayed(own).outcomes)
+        slopes.append((float(np.nanmean(after.ttft)) / mean - 1) / (factor - 1))
+    return float(np.mean(slopes))
+
+
+def _notes(setup: Setup, data: RunData) -> list[str]:
+    fit: Mapping[str, Any] = setup.profile.fit
+    notes = [f"policy: {note}" for note in setup.policy.notes]
+    if fit.get("trace") == setup.source.name:
+        notes.append("same-run check: the profile was fitted on this trace")
+    if fit.get("bound") == "lower":
+        notes.append("the profile is a lower bound: its times are what was left to wait for under asynchronous scheduling")
+    if data.state != "finished":
+        notes.append(f"the replay ended early: {data.state}")
+    return notes

@@ -1,0 +1,89 @@
+"""In which regime a replay runs, how much its latencies hang on the step time, and where it leaves what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from replay_engine.profile import Latency, Profile
+from replay_engine.types import Refusal
+
+if TYPE_CHECKING:
+    from tracekit.diagnosis.run_data import RunData
+
+__all__ = ["extrapolation", "load_of", "regime_words", "slowed"]
+
+Floats = npt.NDArray[np.float64]
+STEEP, LOADED = 4.0, 1.5
+"""From which sensitivity of TTFT on a replay counts as near saturation, or as loaded."""
+MOSTLY, SOME = 0.5, 0.05
+"""Shares of the time in which requests wait: from the first on an engine is overloaded."""
+RANGES = {
+    "fitted_prefill_tokens": ("prefill_tokens", "prefill tokens"), "fitted_decode_seqs": ("decode_seqs", "decoding sequences"),
+    "fitted_decode_kv_tokens": ("decode_kv_tokens", "KV tokens of decodes"),
+}  # fmt: skip
+
+
+def slowed(profile: Profile, factor: float) -> Profile:
+    """The profile with every cost ``factor`` times as high; above 1 no physical floor can be in the way."""
+    costs = {each.name: getattr(profile.latency, each.name) * factor for each in fields(Latency)}
+    return replace(profile, latency=Latency(**costs))
+
+
+def load_of(data: RunData) -> dict[str, Any]:
+    """Shares of the engine's time (all replicas): busy, with requests waiting, with the head refused and by what; KV high-water
+    as a share; preemptions."""
+    rows = data.iterations
+    if not len(rows):
+        return {}
+    duration = rows["duration_ns"].astype(np.float64)
+    total = float(duration.sum())
+    replicas = len(np.unique(rows["replica"]))
+    span = float((rows["start_ns"] + rows["duration_ns"]).max() - rows["start_ns"].min()) * replicas
+    refused = {
+        Refusal(int(code)).name: float(duration[rows["head_refused_by"] == code].sum() / total)
+        for code in np.unique(rows["head_refused_by"]) if int(code) != int(Refusal.none)
+    }  # fmt: skip
+    blocks = max(data.engine_of(int(replica)).usable_blocks for replica in np.unique(rows["replica"]))
+    return {
+        "busy": total / span if span else 0.0,
+        "waiting": float(duration[rows["waiting"] > 0].sum() / total),
+        "refused_by": dict(sorted(refused.items(), key=lambda each: -each[1])),
+        "kv_high_water": float(rows["kv_used"].max() / blocks),
+        "preemptions": int(rows["preempted"].sum()),
+        "running_max": int(rows["running"].max()), "waiting_max": int(rows["waiting"].max()),
+    }  # fmt: skip
+
+
+def regime_words(load: dict[str, Any], sensitivity: float | None) -> str:
+    """One line: the regime by how TTFT answers to the step time, and what stands in the way of the queue's head."""
+    if sensitivity is None or not load:
+        return "load regime: unknown"
+    loaded = sensitivity > LOADED or load["waiting"] > SOME
+    name = "near saturation" if sensitivity > STEEP else "loaded" if loaded else "light"
+    name = "overloaded" if load["waiting"] > MOSTLY else name
+    text = f"load regime: {name}; the engine is busy {load['busy']:.0%} of the time, requests wait {load['waiting']:.0%} of that"
+    if load["refused_by"]:
+        reason, share = next(iter(load["refused_by"].items()))
+        text += f", the head for {reason} {share:.0%}"
+    return f"{text}; a step time 1 % longer makes the mean TTFT {sensitivity:.1f} % longer"
+
+
+def extrapolation(profile: Profile, rows: npt.NDArray[np.void]) -> list[dict[str, Any]]:
+    """Per range that the profile states: the share of the engine's time spent outside of it, and how far it goes."""
+    found = []
+    total = float(rows["duration_ns"].sum()) if len(rows) else 0.0
+    for key, (column, words) in RANGES.items():
+        span = profile.fit.get(key)
+        if not total or not isinstance(span, list | tuple) or len(span) != 2:
+            continue
+        low, high = float(span[0]), float(span[1])
+        values = rows[column].astype(np.float64)
+        outside = (values > high) | ((values < low) & (values > 0))
+        share = float(rows["duration_ns"][outside].sum() / total)
+        reached = [float(values[values > 0].min()), float(values.max())] if (values > 0).any() else [0.0, 0.0]
+        found.append({"what": words, "fitted": [low, high], "reached": reached, "time_outside": share})
+    return found
