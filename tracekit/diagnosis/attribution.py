@@ -103,14 +103,15 @@ class Blame:
         """``tables`` as ``RunData`` keeps them; ``forms``: what iterations cost, by replica."""
         iterations = tables["iterations"]
         self.ends: Ends = ends_of(tables["outcomes"], tables["spans"])
-        self._stretches = stretches_of(tables, self.ends)
-        self._requests: Ints = tables["outcomes"]["request"].astype(np.int64)
+        self.tables = tables
+        self.stretches = stretches_of(tables, self.ends)
+        self.requests: Ints = tables["outcomes"]["request"].astype(np.int64)
         self.lanes: dict[int, Lane] = {}
         replicas = np.unique(iterations["replica"]).tolist()
         bounds = np.searchsorted(iterations["replica"], [*replicas, 1 << 15]).tolist()
         for k, replica in enumerate(replicas):
             self.lanes[replica] = Lane(iterations[bounds[k] : bounds[k + 1]], forms[replica], bounds[k])
-        self._own = OwnPrefill(tables["prefill_entries"], [*self.lanes.values()], replicas)
+        self.own = OwnPrefill(tables["prefill_entries"], [*self.lanes.values()], replicas)
 
     @classmethod
     def of(cls, data: RunData) -> Blame:
@@ -127,8 +128,8 @@ class Blame:
         begin, end = np.clip(ends.arrival, low, high), np.clip(ends.last, low, high)
         turn = np.clip(np.minimum(ends.first, ends.last), low, high)
         turn = np.maximum(turn, begin)
-        book = _Book(len(self._requests))
-        self._fill(book, cut(self._stretches, t0_ns, t1_ns))
+        book = _Book(len(self.requests))
+        self._fill(book, cut(self.stretches, t0_ns, t1_ns))
         return book.closed(turn - begin, np.maximum(end, turn) - turn)
 
     def _fill(self, book: _Book, found: Stretches) -> None:
@@ -152,7 +153,7 @@ class Blame:
             return
         first = np.searchsorted(lane.start, own.begin_ns, side="left") + lane.offset
         last = np.searchsorted(lane.end, own.end_ns, side="right") + lane.offset
-        shared, again = self._own.between(self._requests[own.row], first, np.maximum(last, first))
+        shared, again = self.own.between(self.requests[own.row], first, np.maximum(last, first))
         shared = np.minimum(shared, own.length_ns)
         again = np.minimum(again, own.length_ns - shared)
         book.add("prefill_shared", own, shared)

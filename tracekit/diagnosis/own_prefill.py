@@ -22,6 +22,8 @@ class OwnPrefill:
     def __init__(self, entries: Rows, lanes: Sequence[Lane], replicas: Sequence[int]) -> None:
         self._total = 1 + sum(len(lane.rows) for lane in lanes)
         where = np.full(len(entries), -1, np.int64)
+        self.at: Ints = where
+        """The row of its iteration, among those of all replicas, of each entry."""
         shared = np.zeros(len(entries), np.int64)
         spent = np.zeros(len(entries), np.int64)
         qk = own_qk(entries)
@@ -36,10 +38,10 @@ class OwnPrefill:
         key = request * self._total + where
         order = np.argsort(key, kind="stable")
         self._key: Ints = key[order]
+        self._kv: Ints = np.append(entries["kv_len"][order], 0).astype(np.int64)
         self._shared = np.concatenate(([0], np.cumsum(shared[order])))
         again = (spent - shared) * (entries["recompute"] / np.maximum(entries["query_len"], 1))
         self._again = np.concatenate(([0], np.cumsum(again.astype(np.int64)[order])))
-        self.any_again = bool((entries["recompute"] > 0).any())
 
     def between(self, request: Ints, first: Ints, last: Ints) -> tuple[Ints, Ints]:
         """For each request, of its entries in the iterations ``first`` to ``last`` (rows of all replicas, ``last`` not
@@ -47,6 +49,12 @@ class OwnPrefill:
         low = np.searchsorted(self._key, request * self._total + first)
         high = np.searchsorted(self._key, request * self._total + last)
         return self._shared[high] - self._shared[low], self._again[high] - self._again[low]
+
+    def kv_before(self, request: Ints, row: Ints) -> Ints:
+        """Tokens that each request's last prefill entry before the iteration ``row`` left in the KV cache; 0 without one."""
+        at = np.searchsorted(self._key, request * self._total + row) - 1
+        own = (at >= 0) & (self._key[at] >= request * self._total)
+        return np.where(own, self._kv[at], 0)
 
 
 def _beside(lane: Lane, at: Ints, query: npt.NDArray[np.int32], qk: npt.NDArray[np.float64]) -> Ints:
