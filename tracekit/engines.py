@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,8 @@ from tracekit.errors import UsageError, shown
 
 if TYPE_CHECKING:
     from replay_engine.config import SchedulerConfig
+    from replay_engine.fleet.kv_connector import KvConnector
+    from replay_engine.fleet.member import Own
     from replay_engine.kv_counted import BlockPool
     from replay_engine.rules import Rules
     from replay_engine.torch_engine.engine import Engine, EngineOptions
@@ -22,9 +24,8 @@ if TYPE_CHECKING:
     from tracekit.replay import Setup
     from tracekit.traces.source import TraceSource
 
-__all__ = ["ENGINES", "EngineSetup", "TorchEngine", "executor_for", "executors_for", "settle_engine"]
+__all__ = ["ENGINES", "EngineSetup", "Engines", "TorchEngine", "engines_for", "executor_for", "settle_engine"]
 
-Own = Callable[[int, "EventSink"], "tuple[BlockPool | None, EventSink]"]
 ENGINES = ("auto", "sim", "torch")
 CUDA_MODEL, CPU_MODEL = "llama-3.1-8b", "tiny"
 """What ``--engine torch`` computes without ``--model``."""
@@ -101,36 +102,71 @@ def _torch_setup(given: dict[str, Any], model: str | None) -> EngineSetup:
     policy = build_policy(profile, given["policy"], given["sets"])
     if policy.estimated:
         share = policy.settings.get("gpu_memory_utilization", options.memory_share)
-        blocks = default_blocks(loaded, policy.scheduler, share, max(policy.rules.fleet.replicas, 1))
+        largest = max([policy.scheduler, *policy.engines.values()], key=lambda config: config.token_budget)
+        blocks = default_blocks(loaded, largest, share, _engines(policy))
         policy = apply_set(policy, [f"num_gpu_blocks={blocks}"], profile)
+    if any(fault.factor for fault in (*policy.rules.fleet.faults(), *policy.rules.pd.faults())):
+        raise UsageError("--slow: a real engine is as fast as it is; expected --engine sim, or --fail alone")
     assert profile.model is not None and profile.hardware is not None
-    blocks = policy.scheduler.num_gpu_blocks
     line = (
-        f"engine: torch, {profile.model.name} ({profile.model.dtype}) on {profile.hardware.name}, {blocks:,} KV blocks"
+        f"engine: torch, {profile.model.name} ({profile.model.dtype}) on {profile.hardware.name}, {_kv_blocks(policy)}"
         + ("" if model else "; choose another with --model")
     )
     return EngineSetup(profile=profile, policy=policy, torch=TorchEngine(model=loaded, options=options), line=line)
 
 
+def _engines(policy: Policy) -> int:
+    """How many engines share the device."""
+    rules = policy.rules
+    return max(rules.fleet.replicas, rules.pd.prefill + rules.pd.decode, 1)
+
+
+def _kv_blocks(policy: Policy) -> str:
+    if not policy.engines:
+        return f"{policy.scheduler.num_gpu_blocks:,} KV blocks"
+    prefill, decode = policy.engines["prefill"].num_gpu_blocks, policy.engines["decode"].num_gpu_blocks
+    each = f"{prefill:,} KV blocks" if prefill == decode else f"{prefill:,} KV blocks (prefill) and {decode:,} (decode)"
+    return f"{each} each of {_engines(policy)} engines; KV between them is copied, and the copies' times stand for the link's"
+
+
 def executor_for(setup: Setup, rules: Rules, sink: EventSink) -> tuple[Executor, BlockPool | None, EventSink]:
     """What runs the iterations, the KV pool it needs (``None``: the scheduler's choice), and where its rows go."""
-    (executor,), own = executors_for(setup, rules, 1)
-    return (executor, *own(0, sink)) if own is not None else (executor, None, sink)
+    engines = engines_for(setup, rules, [setup.policy.scheduler])
+    return (engines.executors[0], *engines.own(0, sink)) if engines.own is not None else (engines.executors[0], None, sink)
 
 
-def executors_for(setup: Setup, rules: Rules, count: int) -> tuple[list[Executor], Own | None]:
-    """``count`` engines, and what a real one needs besides: its KV pool, and a sink through which its rows go. Real ones share
-    the model and the device, one iteration at a time."""
-    config = setup.policy.scheduler
+@dataclass(slots=True, kw_only=True)
+class Engines:
+    """Executors of one replay. What real ones need besides: each its KV pool and a sink through which its rows go (``own``), and
+    where some hand over to others, who copies the KV and what a block of it weighs."""
+
+    executors: list[Executor]
+    own: Own | None = None
+    connector: KvConnector | None = None
+    kv_block_bytes: int | None = None
+
+
+def engines_for(setup: Setup, rules: Rules, configs: Sequence[SchedulerConfig]) -> Engines:
+    """One engine for each of ``configs``. Real ones share the model and the device, one iteration at a time."""
     if setup.torch is None:
         from replay_engine.simulator import SimExecutor
 
-        return [SimExecutor(setup.profile.latency, asynchronous=config.async_scheduling) for _ in range(count)], None
+        return Engines(executors=[SimExecutor(setup.profile.latency, asynchronous=each.async_scheduling) for each in configs])
     from replay_engine.torch_engine.engine_rows import EngineSink
 
-    engines = [setup.torch.build(config, rules, setup.source) for _ in range(count)]
+    built = [setup.torch.build(config, rules, setup.source) for config in configs]
+    started: set[int] = set()
 
     def own(number: int, sink: EventSink) -> tuple[BlockPool | None, EventSink]:
-        return engines[number].pool, EngineSink(sink, engines[number].executor.notes)
+        engine = built[number]
+        if number in started:  # it has failed and comes back
+            engine.renew()
+        started.add(number)
+        return engine.pool, EngineSink(sink, engine.executor.notes)
 
-    return [engine.executor for engine in engines], own
+    found = Engines(executors=[engine.executor for engine in built], own=own)
+    if rules.pd.prefill:
+        from replay_engine.torch_engine.kv_connector import TorchConnector
+
+        found.connector, found.kv_block_bytes = TorchConnector(built, rules.pd.prefill), built[0].kv.block_bytes
+    return found

@@ -143,10 +143,6 @@ def _prepare(store: Store, given: dict[str, Any], tell: Say) -> Setup:
     given["sets"] = (*given["sets"], *_fleet_sets(given))
     engine = settle_engine(given)
     profile, policy = engine.profile, engine.policy
-    if engine.torch is not None and policy.rules.pd.prefill:
-        raise UsageError("pd: a real engine does not hand KV over to another; expected --engine sim for separate pools")
-    if engine.torch is not None and policy.rules.fleet.faults():
-        raise UsageError("--fail, --slow: a real engine runs as it does; expected --engine sim, or no faults")
     tell(engine.line)
     for note in policy.notes:
         tell(f"policy: {note}")

@@ -14,10 +14,9 @@ from replay_engine.fleet.pd_driver import PdReplay
 from replay_engine.fleet.routers import make_router
 from replay_engine.loop import Replay
 from replay_engine.rules import Rules
-from replay_engine.simulator import SimExecutor
 from replay_engine.totals import RunTotals
 from replay_engine.types import EventSink
-from tracekit.engines import executor_for, executors_for
+from tracekit.engines import engines_for, executor_for
 from tracekit.traces.source import TraceSource
 
 if TYPE_CHECKING:
@@ -92,25 +91,29 @@ def simulate_into(
 
 def _fleet(setup: Setup, rules: Rules, sink: EventSink, options: dict[str, Any]) -> tuple[str, RunTotals, list[RunTotals]]:
     config, fleet = setup.policy.scheduler, rules.fleet
-    executors, own = executors_for(setup, rules, fleet.replicas)
+    engines = engines_for(setup, rules, [config] * fleet.replicas)
     router = make_router(fleet.router, fleet.replicas, seed=setup.seed, blocks=config.usable_blocks)
-    run = FleetReplay(setup.source, config, executors, router, sink, faults=fleet.faults(), own=own, **options)
+    run = FleetReplay(setup.source, config, engines.executors, router, sink, faults=fleet.faults(), own=engines.own, **options)
     with _quiet_gc():
         ended = run.run()
     return ended if run.failure is None else str(run.failure), run.totals, run.totals_by_replica
 
 
 def _pools(setup: Setup, rules: Rules, sink: EventSink, options: dict[str, Any]) -> tuple[str, RunTotals, list[RunTotals]]:
-    pd, engines = rules.pd, setup.policy.engines
-    configs = [engines["prefill"]] * pd.prefill + [engines["decode"]] * pd.decode
-    executors = [SimExecutor(setup.profile.latency, asynchronous=config.async_scheduling) for config in configs]
+    pd, configs = rules.pd, setup.policy.engines
+    engines = engines_for(setup, rules, [configs["prefill"]] * pd.prefill + [configs["decode"]] * pd.decode)
     per_token = rules.kv_link.kv_bytes_per_token
-    if per_token is not None:
-        options["kv_block_bytes"] = per_token * engines["prefill"].block_size
-    run = PdReplay(setup.source, engines, executors, sink, faults=pd.faults(), seed=setup.seed + pd.seed, **options)
+    if engines.kv_block_bytes is not None:
+        options["kv_block_bytes"] = engines.kv_block_bytes
+    elif per_token is not None:
+        options["kv_block_bytes"] = per_token * configs["prefill"].block_size
+    run = PdReplay(
+        setup.source, configs, engines.executors, sink, faults=pd.faults(), seed=setup.seed + pd.seed, own=engines.own,
+        connector=engines.connector, **options,
+    )  # fmt: skip
     with _quiet_gc():
         ended = run.run()
-    return ended, run.totals, run.totals_by_replica
+    return ended if run.failure is None else str(run.failure), run.totals, run.totals_by_replica
 
 
 def smaller_first(source: TraceSource, rules: Rules) -> Rules:

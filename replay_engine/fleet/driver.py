@@ -19,9 +19,8 @@ from replay_engine.failure import EngineFailure
 from replay_engine.fleet.dispatch import Dispatch
 from replay_engine.fleet.faults import Fault
 from replay_engine.fleet.gateway import Gateway
-from replay_engine.fleet.member import Member, Sent
+from replay_engine.fleet.member import STOPPED, Member, Own, Sent
 from replay_engine.fleet.routers import Router
-from replay_engine.kv_counted import BlockPool
 from replay_engine.loop import RunState
 from replay_engine.recorder import EventMode, Recorder
 from replay_engine.replica import Replica
@@ -36,7 +35,6 @@ from replay_engine.types import EventSink, Executor, Request, RequestSource
 __all__ = ["FleetReplay"]
 
 _VLLM = Rules()
-_STOPPED = {"interrupted": OutcomeReason.interrupted, "failed": OutcomeReason.engine_failed}
 _FAIL, _SLOW, _BACK, _AGAIN = range(4)
 """What happens at one moment happens in this order; arrivals come after all of it."""
 _AHEAD = 256
@@ -63,7 +61,7 @@ class FleetReplay:
         rules: Rules = _VLLM,
         mode: EventMode = "full",
         on_chunk: Callable[[RunTotals], None] | None = None,
-        own: Callable[[int, EventSink], tuple[BlockPool | None, EventSink]] | None = None,
+        own: Own | None = None,
         **options: Any,
     ) -> None:
         self.config = config
@@ -121,7 +119,7 @@ class FleetReplay:
                 member.engine.interrupted()
         except EngineFailure as failure:
             state, self.failure = "failed", failure
-        self._end(_STOPPED.get(state))
+        self._end(STOPPED.get(state))
         return state
 
     def _end(self, stopped: OutcomeReason | None) -> None:

@@ -7,6 +7,7 @@ when it starts.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from replay_engine.pd_rules import KvLinkRules
 
@@ -35,11 +36,15 @@ class Transfer:
 
 
 class KvLink:
-    """``running`` transfers, at most ``concurrent`` (0: any number) at a time, each at full bandwidth; the rest wait."""
+    """``running`` transfers, at most ``concurrent`` (0: any number) at a time, each at full bandwidth; the rest wait.
 
-    __slots__ = ("_concurrent", "_latency_ns", "_per_ns", "_waiting", "down", "running")
+    ``copy``: moves a transfer's KV when it starts and says how long that took (ns), in place of bandwidth and latency.
+    """
 
-    def __init__(self, rules: KvLinkRules) -> None:
+    __slots__ = ("_concurrent", "_copy", "_latency_ns", "_per_ns", "_waiting", "down", "running")
+
+    def __init__(self, rules: KvLinkRules, copy: Callable[[Transfer], int] | None = None) -> None:
+        self._copy = copy
         self._per_ns = rules.bandwidth
         self._latency_ns = round(rules.latency_s * 1e9)
         self._concurrent = rules.concurrent
@@ -93,7 +98,8 @@ class KvLink:
         started: list[Transfer] = []
         while self._waiting and not self.down and not 0 < self._concurrent <= len(self.running):
             transfer = self._waiting.popleft()
-            transfer.start_ns, transfer.end_ns = now, now + self.duration_ns(transfer.size)
+            took = self.duration_ns(transfer.size) if self._copy is None else self._copy(transfer)
+            transfer.start_ns, transfer.end_ns = now, now + took
             self.running[transfer] = None
             started.append(transfer)
         return started

@@ -15,12 +15,15 @@ __all__ = ["KvMoves"]
 
 class KvMoves:
     """Moves between ``sources`` prefill engines and decode engines, which are numbered after them. ``sink``: where rows go by
-    engine, ``None``: nowhere."""
+    engine, ``None``: nowhere; ``copy``: see ``KvLink``."""
 
     __slots__ = ("_rows", "links")
 
-    def __init__(self, rules: KvLinkRules, sources: int, sink: Callable[[int], EventSink] | None) -> None:
-        self.links = [KvLink(rules) for _ in range(sources)]
+    def __init__(
+        self, rules: KvLinkRules, sources: int, sink: Callable[[int], EventSink] | None,
+        copy: Callable[[Transfer], int] | None = None,
+    ) -> None:  # fmt: skip
+        self.links = [KvLink(rules, copy) for _ in range(sources)]
         self._rows = [] if sink is None else [RowBuffer("transfers", sink(i).append) for i in range(sources)]
 
     def ask(self, transfer: Transfer, at: int) -> list[Transfer]:

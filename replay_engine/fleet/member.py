@@ -9,14 +9,20 @@ from typing import Protocol
 
 from replay_engine.arrivals import NEVER, Inbox
 from replay_engine.fleet.routers import Candidate
+from replay_engine.kv_counted import BlockPool
 from replay_engine.replica import Replica, halt
 from replay_engine.tables import OutcomeReason
-from replay_engine.types import Request, RequestState
+from replay_engine.types import EventSink, Request, RequestState
 
-__all__ = ["Listener", "Member", "expected_tokens"]
+__all__ = ["STOPPED", "Listener", "Member", "Own", "expected_tokens"]
 
 Sent = tuple[Request, SequenceOf[int]]
 """A request and its block keys."""
+Own = Callable[[int, EventSink], tuple[BlockPool | None, EventSink]]
+"""The KV pool that the executor of a replica needs (``None``: the scheduler's choice), and where its rows go, given its number
+and the sink."""
+STOPPED = {"interrupted": OutcomeReason.interrupted, "failed": OutcomeReason.engine_failed}
+"""What becomes of whoever has not ended when a whole replay is stopped, by how it ended."""
 
 
 class Listener(Protocol):

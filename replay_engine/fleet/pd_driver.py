@@ -14,11 +14,14 @@ from typing import Any
 
 from replay_engine.arrivals import NEVER, Inbox
 from replay_engine.config import SchedulerConfig
+from replay_engine.failure import EngineFailure
 from replay_engine.fleet.dispatch import Dispatch
 from replay_engine.fleet.faults import Fault
 from replay_engine.fleet.gateway import Gateway
+from replay_engine.fleet.kv_connector import KvConnector
+from replay_engine.fleet.kv_link import Transfer
 from replay_engine.fleet.kv_moves import KvMoves
-from replay_engine.fleet.member import Member
+from replay_engine.fleet.member import STOPPED, Member, Own
 from replay_engine.fleet.pd_exchange import Exchange
 from replay_engine.fleet.pd_lives import Happening, PdMember
 from replay_engine.fleet.routers import make_router
@@ -28,11 +31,10 @@ from replay_engine.recorder import EventMode, Recorder
 from replay_engine.replica import Replica
 from replay_engine.rows import RowBuffer
 from replay_engine.rules import Client, FrontDoorRules, Rules
-from replay_engine.simulator import SimExecutor
 from replay_engine.sinks import ReplicaSink
 from replay_engine.tables import OutcomeReason
 from replay_engine.totals import RunTotals
-from replay_engine.types import EventSink, RequestSource
+from replay_engine.types import EventSink, Executor, RequestSource
 
 __all__ = ["PdReplay"]
 
@@ -42,14 +44,18 @@ class PdReplay:
 
     ``engines``: each pool's scheduler by name; ``executors``: one an engine, prefill engines first, which is also how engines are
     numbered in the rows. ``kv_block_bytes``: what a KV block weighs on the link. ``options`` are the other ones of ``Replay``.
+    Engines that compute: ``own`` as for a ``FleetReplay``, and the ``connector`` that copies KV from one to another.
     """
 
     def __init__(
-        self, source: RequestSource, engines: dict[str, SchedulerConfig], executors: SequenceOf[SimExecutor], sink: EventSink, *,
+        self, source: RequestSource, engines: dict[str, SchedulerConfig], executors: SequenceOf[Executor], sink: EventSink, *,
         rules: Rules, faults: SequenceOf[Fault] = (), mode: EventMode = "full",
-        on_chunk: Callable[[RunTotals], None] | None = None, kv_block_bytes: int = 1 << 21, seed: int = 0, **options: Any,
+        on_chunk: Callable[[RunTotals], None] | None = None, kv_block_bytes: int = 1 << 21, seed: int = 0,
+        own: Own | None = None, connector: KvConnector | None = None, **options: Any,
     ) -> None:  # fmt: skip
         pd, prefill = rules.pd, engines["prefill"]
+        self.failure: EngineFailure | None = None
+        self._own, self._connector = own, connector
         self.rules, self.executors = rules, executors
         self._configs, self._sink, self._tell = engines, sink, on_chunk
         self._options = {**options, "mode": mode, "kv_block_bytes": kv_block_bytes}
@@ -57,8 +63,9 @@ class PdReplay:
         self._routing = RowBuffer("routing", sink.append) if mode == "full" else None
         caching = any(config.enable_prefix_caching for config in engines.values())
         self.gateway = Gateway(source, replace(prefill, enable_prefix_caching=caching), rules, self._front)
-        self.moves = KvMoves(rules.kv_link, pd.prefill, (lambda n: ReplicaSink(sink, n)) if mode == "full" else None)
-        self.exchange = Exchange(rules, self.gateway, self.moves, executors, kv_block_bytes)
+        rows = (lambda n: ReplicaSink(sink, n)) if mode == "full" else None
+        self.moves = KvMoves(rules.kv_link, pd.prefill, rows, None if connector is None else self._copy)
+        self.exchange = Exchange(rules, self.gateway, self.moves, executors, kv_block_bytes, connector)
         self._members: dict[str, list[PdMember]] = {}
         self.prefill = self._pool("prefill", 0, pd.prefill, pd.prefill_router, seed)
         self.decode = self._pool("decode", pd.prefill, pd.decode, pd.decode_router, seed)
@@ -72,10 +79,12 @@ class PdReplay:
 
         def make(inbox: Inbox, member: Member, before: Replica | None) -> Replica:
             assert isinstance(member, PdMember)
+            number = member.engine_number
+            rows: EventSink = ReplicaSink(self._sink, number)
+            pool, rows = (None, rows) if self._own is None else self._own(number, rows)
             kept = Handover(decode=decode, token_known=self.rules.pd.first_token_from == "prefill")
             return Replica(
-                inbox, config, self.executors[member.engine_number], ReplicaSink(self._sink, member.engine_number),
-                client=member, desk=member, handover=kept, before=before,
+                inbox, config, self.executors[number], rows, client=member, desk=member, handover=kept, before=before, pool=pool,
                 on_chunk=None if self._tell is None else self._chunk, **options,
             )  # fmt: skip
 
@@ -83,6 +92,13 @@ class PdReplay:
         self._members[name] = members
         made = make_router(router, engines, seed=seed, blocks=config.usable_blocks)
         return Dispatch(members, made, self._front, self._routing, first=first)
+
+    def _copy(self, transfer: Transfer) -> int:
+        """The KV that ``transfer`` is about, copied: how long that took (ns)."""
+        life = self.exchange.lives[transfer.request]
+        assert self._connector is not None and life.past is not None and life.second is not None
+        target = self.rules.pd.prefill + transfer.target
+        return self._connector.move(transfer.source, life.past, target, life.second, transfer.blocks)
 
     def _chunk(self, totals: RunTotals) -> None:
         if self._tell is not None:
@@ -101,7 +117,7 @@ class PdReplay:
         return [member.engine.recorder.totals for member in self.members]
 
     def run(self) -> RunState:
-        """Replay to the end. An interrupt (Ctrl-C) ends the run as ``interrupted`` with all before it kept."""
+        """Replay to the end. An interrupt (Ctrl-C) or an engine's failure ends the run early, with all before it kept."""
         state: RunState = "finished"
         try:
             self._play()
@@ -111,6 +127,8 @@ class PdReplay:
             state = "interrupted"
             for member in self.members:
                 member.engine.interrupted()
+        except EngineFailure as failure:
+            state, self.failure = "failed", failure
         self._end(state)
         return state
 
@@ -121,12 +139,12 @@ class PdReplay:
 
     def _end(self, state: RunState) -> None:
         """Whoever has not ended fails, and all is written."""
-        reason = OutcomeReason.interrupted if state == "interrupted" else OutcomeReason.no_progress
+        reason = STOPPED.get(state, OutcomeReason.no_progress)
         if state == "finished":
             reason = OutcomeReason.link_failed if self.moves.down else OutcomeReason.no_replica
         now = max(member.engine.now for member in self.members)
         there = {index for member in self.members if member.up for index in (*member.engine.intake.live, *member.inbox.indices)}
-        nobody = reason if state == "interrupted" else OutcomeReason.no_replica
+        nobody = reason if state in STOPPED else OutcomeReason.no_replica
         for index, life in self.exchange.lives.items():
             if index not in there:
                 since = max(life.since, life.request.arrival_ns)

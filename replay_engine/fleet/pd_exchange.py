@@ -10,21 +10,21 @@ from replay_engine.arrivals import EventKind
 from replay_engine.fleet.dispatch import Dispatch
 from replay_engine.fleet.faults import Fault
 from replay_engine.fleet.gateway import Gateway
+from replay_engine.fleet.kv_connector import KvConnector
 from replay_engine.fleet.kv_link import Transfer
 from replay_engine.fleet.kv_moves import KvMoves
 from replay_engine.fleet.pd_faults import PdFaults
 from replay_engine.fleet.pd_lives import Happening, Life, PdMember, carry_over, expect, stop_before
 from replay_engine.rules import Rules
-from replay_engine.simulator import SimExecutor
 from replay_engine.tables import TransferEnd
-from replay_engine.types import Phase, Request, Sequence
+from replay_engine.types import Executor, Phase, Request, Sequence
 
 __all__ = ["Exchange"]
 
 
 class Exchange:
     """``lives`` by request of those that came and have not ended; ``events`` in the order of time. ``coupled``: a request may
-    leave by itself, and free what others wait for. ``handed``: prompts handed over.
+    leave by itself, and free what others wait for. ``handed``: prompts handed over. ``connector``: moves KV that is real.
 
     ``open`` gives it the pools, whose members speak to it.
     """
@@ -34,11 +34,12 @@ class Exchange:
     members: list[PdMember]
 
     def __init__(
-        self, rules: Rules, gateway: Gateway, moves: KvMoves, executors: SequenceOf[SimExecutor], block_bytes: int
-    ) -> None:
+        self, rules: Rules, gateway: Gateway, moves: KvMoves, executors: SequenceOf[Executor], block_bytes: int,
+        connector: KvConnector | None = None,
+    ) -> None:  # fmt: skip
         self.rules, self.executors, self.moves = rules, executors, moves
         self._gateway = gateway
-        self._block_bytes = block_bytes
+        self._block_bytes, self._connector = block_bytes, connector
         self.events: list[tuple[int, int, int, Any]] = []
         self._serial = self.handed = 0
         self.lives: dict[int, Life] = {}
@@ -150,6 +151,8 @@ class Exchange:
 
     def computed(self, member: PdMember, seq: Sequence, at: int) -> None:
         """``member`` has computed the prompt of ``seq``."""
+        if self._connector is not None:
+            self.lives[seq.index].token = self._connector.sampled(member.engine_number, seq)
         self.add(at, Happening.computed, seq)
         stop_before(member.engine, at)
 
@@ -158,16 +161,19 @@ class Exchange:
         life = self.lives[seq.index]
         life.second = seq
         assert life.past is not None
-        carry_over(life.past, seq, held=life.held, token_known=self.rules.pd.first_token_from == "prefill")
+        token_known = self.rules.pd.first_token_from == "prefill"
+        carry_over(life.past, seq, held=life.held, token_known=token_known)
+        if self._connector is not None and token_known:
+            self._connector.tell(member.engine_number, seq.index, life.token)
         if not life.held:
             member.engine.scheduler.fetch_failed(seq, again=False)
 
     def asked(self, member: PdMember, seqs: SequenceOf[Sequence], at: int) -> None:
         """A decode engine wants the KV of ``seqs``."""
-        size = self._block_bytes
         for seq in seqs:
-            life, blocks = self.lives[seq.index], seq.nblocks - seq.fetch_hit
-            life.transfer = Transfer(seq.index, life.source, member.number, blocks, blocks * size, at)
+            life, tokens = self.lives[seq.index], member.engine.scheduler.state.size
+            blocks = -(-seq.prompt_tokens // tokens) - seq.fetch_hit  # a block beyond the prompt's has nothing in it yet
+            life.transfer = Transfer(seq.index, life.source, member.number, blocks, blocks * self._block_bytes, at)
             life.transfer.hit_blocks = seq.fetch_hit
             self.add(at, Happening.asked, life.transfer)
         stop_before(member.engine, at)

@@ -15,6 +15,7 @@ from replay_engine.fleet.pd_lives import Happening, Life, PdMember, expect, wake
 from replay_engine.rules import Rules
 from replay_engine.simulator import SimExecutor
 from replay_engine.tables import TransferEnd
+from replay_engine.types import Executor
 
 __all__ = ["PdFaults"]
 
@@ -22,7 +23,7 @@ class Pools(Protocol):
     """What failures need of the pools."""
 
     rules: Rules
-    executors: SequenceOf[SimExecutor]
+    executors: SequenceOf[Executor]
     moves: KvMoves
     lives: dict[int, Life]
     prefill: Dispatch
@@ -36,11 +37,13 @@ class Pools(Protocol):
 
 
 class PdFaults:
-    """Carries out ``faults``. An engine that fails ends what is under way; from then on its KV is gone."""
+    """Carries out ``faults``. An engine that fails ends what is under way; from then on its KV is gone, and not before then it
+    comes back."""
 
     def __init__(self, pools: Pools, faults: SequenceOf[Fault]) -> None:
         self._pools = pools
         self._until: dict[int, int] = {}
+        self._ends: dict[int, int] = {}
         for fault in faults:
             pools.add(fault.at_ns, Happening.slow if fault.factor else Happening.fail, fault)
 
@@ -50,7 +53,9 @@ class PdFaults:
         if kind == Happening.lost:
             self._lost(pools.members[number], sents, at)
         elif kind == Happening.slow:
-            pools.executors[number].slow_down(fault.factor)
+            executor = pools.executors[number]
+            assert isinstance(executor, SimExecutor), "a real engine is as fast as it is"
+            executor.slow_down(fault.factor)
             if fault.until_ns < NEVER:
                 pools.add(fault.until_ns, Happening.slow, Fault(replica=number, at_ns=fault.until_ns, factor=1.0))
         elif kind == Happening.fail:
@@ -58,6 +63,8 @@ class PdFaults:
             self._fail(number, at)
             if fault.until_ns < NEVER:
                 pools.add(fault.until_ns, Happening.back, fault)
+        elif at < self._ends.get(number, 0):
+            pools.add(self._ends[number], Happening.back, fault)
         elif at >= self._until[number]:
             self._back(number, at)
 
@@ -71,6 +78,7 @@ class PdFaults:
         elif pools.members[number].up:
             member = pools.members[number]
             moment, sents = (pools.decode if member.decode else pools.prefill).fails(member.number, at)
+            self._ends[number] = moment
             pools.add(moment, Happening.lost, (Fault(replica=number, at_ns=at), sents))
 
     def _back(self, number: int, at: int) -> None:

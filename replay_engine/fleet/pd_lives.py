@@ -35,7 +35,8 @@ class Happening(IntEnum):
 @dataclass(slots=True)
 class Life:
     """One request between the pools: its engines' numbers in their pools (-1: none yet), ``past``, its last sequence on a prefill
-    engine, which holds its KV while ``held``, ``second``, that on the decode engine, and since when (ns) it stands there."""
+    engine, which holds its KV while ``held``, ``second``, that on the decode engine, since when (ns) it stands there, and the
+    ``token`` that the prefill engine sampled (-1: it only simulates)."""
 
     request: Request
     keys: SequenceOf[int]
@@ -46,6 +47,7 @@ class Life:
     second: Sequence | None = None
     transfer: Transfer | None = None
     since: int = -1
+    token: int = -1
 
     @property
     def sent(self) -> tuple[Request, SequenceOf[int]]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from replay_engine.types import BatchPlan, PrefillEntry, Request, SeqState, Sequence
 
-__all__ = ["Layout", "PersistentBatch", "TableSizes"]
+__all__ = ["Layout", "PersistentBatch", "TableSizes", "emptied"]
 
 _DECODE, _GONE = int(SeqState.DECODE), int(SeqState.GONE)
 Ints = npt.NDArray[np.int32]
@@ -74,6 +74,8 @@ class PersistentBatch:
         self._place: dict[Sequence, int] = {}
         self._row: dict[Sequence, int] = {}
         self._prompt: dict[Sequence, Ints] = {}
+        self.told: dict[int, int] = {}
+        """First output tokens that other engines have sampled, by request, until it has its row: known as the prompt's are."""
         self._free = list(range(sizes.rows - 1, 0, -1))
         self._ending: list[Sequence] = []
         self.table = np.zeros((sizes.rows, sizes.blocks), np.int32)
@@ -87,10 +89,6 @@ class PersistentBatch:
         self._decode_blocks: int | None = None
         self._cells: list[int] = []
         self._blocks: list[int] = []
-
-    @property
-    def rows_used(self) -> int:
-        return len(self._row)
 
     def blocks_of(self, seq: Sequence, tokens: int) -> list[int]:
         """Blocks that hold the first ``tokens`` tokens of ``seq``, as the device last knew them, freed ones included."""
@@ -164,7 +162,9 @@ class PersistentBatch:
         if -(-seq.total // self._size) > self.sizes.blocks or seq.output_limit > self.sizes.tokens:
             raise RuntimeError(f"request {seq.index} is longer than the longest the engine was told of")
         self._row[seq] = self._free.pop()
-        self._prompt[seq] = self._ids_of(seq.request)
+        ids = self._ids_of(seq.request)
+        told = self.told.pop(seq.index, None)
+        self._prompt[seq] = ids if told is None else np.append(ids, np.int32(told))
 
     def _grow(self) -> None:
         """Twice the rows: urgent arrivals can preempt more sequences than there are seats, and all keep their sampled tokens."""
@@ -259,13 +259,19 @@ class PersistentBatch:
         return np.concatenate((keys, np.array([s.index for s in plan.sampled], np.int32))) if plan.sampled else keys
 
 
+def emptied(batch: PersistentBatch) -> PersistentBatch:
+    """A batch of the same extent that knows nobody."""
+    return PersistentBatch(batch.sizes, batch._size, batch._ids_of)
+
+
 def _pack_tokens(head: Ints, entry: PrefillEntry, row: int, prompt: Ints, width: int) -> None:
-    """An entry's tokens: its ``prompt``'s by id, tokens it sampled (and recomputes now) by their cell; ``width`` cells a row."""
+    """An entry's tokens: its ``prompt``'s (and what another engine sampled) by id, tokens it sampled (and recomputes now) by
+    their cell; ``width`` cells a row."""
     low, high, own = entry.kv_len - entry.query_len, entry.kv_len, len(prompt)
     known = max(min(high, own) - low, 0)
     head[0, :known] = prompt[low : low + known]
     if known < entry.query_len:
-        first = row * width + low + known - own
+        first = row * width + low + known - entry.seq.prompt_tokens
         head[0, known:] = np.arange(-1 - first, -1 - first - (entry.query_len - known), -1)
     head[1], head[3] = row, entry.seq.index
     head[2] = np.arange(low, high)

@@ -91,3 +91,10 @@ class CopyClock:
         if self._events is None:
             return self._ns
         return round(self._events[0].elapsed_time(self._events[1]) * 1e6) if self._events[1].query() else None
+
+    def wait(self) -> int:
+        """How long the copies took, once they are done; the host waits for that."""
+        if self._events is None:
+            return self._ns
+        self._events[1].synchronize()
+        return round(self._events[0].elapsed_time(self._events[1]) * 1e6)

@@ -75,6 +75,12 @@ class Engine:
     pool: EnginePool
     kv: KvPool
     run: IterationPass
+    config: SchedulerConfig
+
+    def renew(self) -> None:
+        """As one that has just been started, with nothing in its cache. No iteration may be under way."""
+        self.pool = EnginePool(self.config)
+        self.executor.renew(self.pool)
 
 
 def load_model(options: EngineOptions) -> DecoderModel:
@@ -190,7 +196,7 @@ def build_engine(
     prompts.executor = executor
     warm_up(run, buckets, config, extent)
     watch_compilations(executor)
-    return Engine(executor=executor, pool=pool, kv=kv, run=run)
+    return Engine(executor=executor, pool=pool, kv=kv, run=run, config=config)
 
 
 class _Prompts:

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from replay_engine.config import SchedulerConfig
 from replay_engine.kv_identified import IdentifiedPool
-from replay_engine.types import Sequence
+from replay_engine.types import SeqState, Sequence
 
 __all__ = ["EnginePool"]
+
+_FETCHING, _FETCHED = int(SeqState.FETCHING), int(SeqState.FETCHED)
 
 
 class EnginePool(IdentifiedPool):
@@ -38,9 +40,15 @@ class EnginePool(IdentifiedPool):
 
     def release(self, seq: Sequence, held: int, registered: int, *, resumes: bool) -> None:
         own = [block for block in seq.blocks if block not in self._shared]
-        for block in seq.blocks[seq.comp // self._size :]:
+        for block in seq.blocks[self._valid(seq) :]:
             if block in self._key_of and block not in self._shared:
                 self._forget(block)
                 self.evicted -= 1  # nothing was lost
         super().release(seq, held, registered, resumes=resumes)
         self._void += [block for block in own if block not in self._key_of]
+
+    def _valid(self, seq: Sequence) -> int:
+        """Leading blocks of ``seq`` that are full of KV: what it has computed, or what came from elsewhere."""
+        if seq.state == _FETCHING:
+            return seq.fetch_hit
+        return (seq.prompt_tokens if seq.state == _FETCHED else seq.comp) // self._size

@@ -16,7 +16,8 @@ import numpy.typing as npt
 import torch
 
 from replay_engine.failure import EngineFailure
-from replay_engine.torch_engine.batch import Layout, PersistentBatch, TableSizes
+from replay_engine.handover import GIVE
+from replay_engine.torch_engine.batch import Layout, PersistentBatch, TableSizes, emptied
 from replay_engine.torch_engine.clocks import DeviceClock
 from replay_engine.torch_engine.engine_rows import EAGER, GRAPH, LATE, PADDED, Note
 from replay_engine.torch_engine.graphs import DecodeBuckets
@@ -64,6 +65,8 @@ class TorchExecutor:
         self.tokens = TokenLog() if keep_tokens else None
         self.late = 0
         """Compilations and captures after the clock started; whoever watches for them counts here."""
+        self.given: dict[int, int] | None = None
+        """On a prefill engine: first tokens of what is to be handed over, by request, until somebody takes them."""
         self.prompt_ns = 0
         """Host time spent on making up prompts, which a server is sent: no part of any iteration."""
         self._pass, self._batch, self._pool, self._buckets = run, batch, pool, buckets
@@ -74,6 +77,21 @@ class TorchExecutor:
         self._flush: Callable[[], None] = _nothing
         self._flushed_ns = _now()
         self._failure: EngineFailure | None = None
+
+    def renew(self, pool: EnginePool) -> None:
+        """Forget every sequence: a scheduler that knows none goes on with ``pool``. Nothing may be under way."""
+        self._pool = pool
+        self._batch = emptied(self._batch)
+        if self._swapper is not None:
+            self._swapper = self._swapper.emptied()
+        if self.given is not None:
+            self.given = {}
+        if self._poison:
+            self._pass.pool.poison_all()
+
+    def told(self, request: int, token: int) -> None:
+        """``request`` goes on here behind ``token``, which another engine has sampled."""
+        self._batch.told[request] = token
 
     def watch(self, schedule: Callable[[int], BatchPlan], flush: Callable[[], None]) -> Callable[[int], BatchPlan]:
         """``schedule``, timed: its host time is part of the iteration it decides. ``flush`` is called a few times a second."""
@@ -170,6 +188,10 @@ class TorchExecutor:
         if len(tokens) and tokens.min() < 0:
             self._failure = EngineFailure(iteration.plan.iteration, "a hidden state is not finite (NaN or infinite)")
             raise self._failure
+        if self.given is not None:
+            sampled = iteration.plan.sampled
+            first = tokens[len(tokens) - len(sampled) :].tolist()
+            self.given |= {seq.index: token for seq, token in zip(sampled, first, strict=True) if seq.handover == GIVE}
         device = self._device.read()
         submit = iteration.submitted_ns
         if not self._staging.cuda:  # there is no device apart: the computing was part of submitting

@@ -36,6 +36,10 @@ class KvPool:
         """NaN over ``blocks`` (int64 [n] on the pool's device): whoever reads them before they are written shows it."""
         self.kv[blocks] = float("nan")
 
+    def poison_all(self) -> None:
+        """NaN everywhere."""
+        self.kv.fill_(float("nan"))
+
 
 class HostPool:
     """Host blocks (pinned beside a GPU), and the copies to and from them, each direction on a stream of its own.
@@ -49,8 +53,13 @@ class HostPool:
         self._pool = pool
         cuda = pool.device.type == "cuda"
         self.memory = torch.empty((blocks, *pool.kv.shape[1:]), dtype=pool.kv.dtype, pin_memory=cuda)
-        self._free = list(range(blocks - 1, -1, -1))
+        self._free: list[int] = []
+        self.empty()
         self._streams = (torch.cuda.Stream(pool.device), torch.cuda.Stream(pool.device)) if cuda else (None, None)
+
+    def empty(self) -> None:
+        """Every place is free."""
+        self._free = list(range(len(self.memory) - 1, -1, -1))
 
     @property
     def free(self) -> int:

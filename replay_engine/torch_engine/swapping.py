@@ -35,6 +35,11 @@ class Swapper:
         self._places: dict[Sequence, list[int]] = {}
         self._coming: dict[Sequence, CopyClock] = {}
 
+    def emptied(self) -> Swapper:
+        """One that keeps nobody, over the same memory."""
+        self._host.empty()
+        return Swapper(self._host)
+
     def out(self, plan: BatchPlan, batch: PersistentBatch, iteration: _Iteration) -> None:
         """Copy out whoever ``plan`` swaps: before their blocks are anybody else's."""
         for seq in [seq for seq in self._places if seq.state == _GONE]:

@@ -11,17 +11,20 @@ import numpy.typing as npt
 import torch
 
 from replay_engine.config import SchedulerConfig
+from replay_engine.fleet.pd_driver import PdReplay
 from replay_engine.loop import Replay
 from replay_engine.rules import Rules
 from replay_engine.sinks import MemorySink
 from replay_engine.torch_engine.engine import Engine, EngineOptions, Extent, build_engine
 from replay_engine.torch_engine.engine_rows import EngineSink
+from replay_engine.torch_engine.kv_connector import TorchConnector
 from replay_engine.torch_engine.model import DecoderModel
 from replay_engine.torch_engine.shapes import ModelShape
 from replay_engine.torch_engine.weights import dummy_weights
 from tests.engine.traffic import Row, RowSource
+from tests.fleet.fleets import FleetSink
 
-__all__ = ["BLOCK", "Ran", "config_of", "engine_for", "extent_of", "small_model", "replay_rows"]
+__all__ = ["BLOCK", "Ran", "config_of", "engine_for", "extent_of", "Pools", "small_model", "replay_pools", "replay_rows"]
 
 BLOCK = 8
 VLLM = Rules()
@@ -83,3 +86,51 @@ def run_on(engine: Engine, rows: list[Row], config: SchedulerConfig, rules: Rule
     state = replay.run()
     assert engine.executor.tokens is not None
     return Ran(state, engine.executor.tokens.by_request(), sink, engine, replay)
+
+
+@dataclass
+class Pools:
+    """One replay through prefill and decode engines: how it ended, the tokens that clients got (of the engine where a request
+    ended), the tables, the engines."""
+
+    state: str
+    tokens: dict[int, list[int]]
+    handed: dict[int, list[int]]
+    """What the prefill engines sampled."""
+    sink: FleetSink
+    engines: list[Engine]
+    replay: PdReplay
+
+
+def replay_pools(
+    rows: list[Row], configs: dict[str, SchedulerConfig], rules: Rules, faults: tuple[Any, ...] = (), **options: Any
+) -> Pools:
+    """``rows`` through ``rules.pd`` pools of the small model, which copy KV to each other."""
+    pd = rules.pd
+    each = [configs["prefill"]] * pd.prefill + [configs["decode"]] * pd.decode
+    engines = [engine_for(rows, config, rules, **options) for config in each]
+    started: set[int] = set()
+
+    def own(number: int, sink: Any) -> Any:
+        if number in started:
+            engines[number].renew()
+        started.add(number)
+        return engines[number].pool, EngineSink(sink, engines[number].executor.notes)
+
+    sink = FleetSink()
+    replay = PdReplay(
+        RowSource(rows, block_tokens=BLOCK), configs, [engine.executor for engine in engines], sink, rules=rules, own=own,
+        connector=TorchConnector(engines, pd.prefill), kv_block_bytes=engines[0].kv.block_bytes, faults=faults,
+    )  # fmt: skip
+    state = replay.run()
+    logs: list[dict[int, list[int]]] = []
+    for engine in engines:
+        assert engine.executor.tokens is not None
+        logs.append(engine.executor.tokens.by_request())
+    handed = {request: got for log in logs[: pd.prefill] for request, got in log.items()}
+    ended = sink.table("outcomes")
+    by = dict(zip(ended["request"].tolist(), ended["replica"].tolist(), strict=True))
+    tokens = {i: logs[engine][i] for i, engine in by.items() if engine >= pd.prefill and i in logs[engine]}
+    if pd.first_token_from == "prefill":
+        tokens = {request: got[-1:] + tokens.get(request, []) for request, got in handed.items()}
+    return Pools(state, tokens, handed, sink, engines, replay)

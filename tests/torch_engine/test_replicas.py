@@ -10,11 +10,12 @@ import pytest
 torch = pytest.importorskip("torch", reason="the torch engine needs the extra [engine]")
 
 from replay_engine.fleet.driver import FleetReplay  # noqa: E402
+from replay_engine.fleet.faults import Fault  # noqa: E402
 from replay_engine.fleet.routers import make_router  # noqa: E402
-from replay_engine.sinks import MemorySink  # noqa: E402
 from replay_engine.torch_engine.engine_rows import EngineSink  # noqa: E402
 from replay_engine.types import RequestState  # noqa: E402
 from tests.engine.traffic import Row, RowSource  # noqa: E402
+from tests.fleet.fleets import FleetSink  # noqa: E402
 from tests.torch_engine.engines import BLOCK, config_of, engine_for, replay_rows  # noqa: E402
 from tests.torch_engine.test_replay_cmd import REQUESTS, rows, run, trace  # noqa: E402, F401
 from tracekit.errors import UsageError  # noqa: E402
@@ -22,22 +23,30 @@ from tracekit.errors import UsageError  # noqa: E402
 ROWS = [Row(1_000_000, 17 + 3 * i, 5 + i, group=i % 2, shared=3) for i in range(12)]
 
 
-def fleet(router: str, asynchronous: bool) -> tuple[Any, MemorySink, dict[int, list[int]], FleetReplay]:
+def fleet(
+    router: str, asynchronous: bool, faults: tuple[Fault, ...] = ()
+) -> tuple[Any, FleetSink, list[dict[int, list[int]]], FleetReplay]:
+    """How it ended, the rows, every engine's tokens by request, and the replay."""
     config = config_of(num_gpu_blocks=30, max_model_len=96, async_scheduling=asynchronous)
     engines = [engine_for(ROWS, config) for _ in range(2)]
 
+    started: set[int] = set()
+
     def own(number: int, sink: Any) -> Any:
+        if number in started:
+            engines[number].renew()
+        started.add(number)
         return engines[number].pool, EngineSink(sink, engines[number].executor.notes)
 
-    sink = MemorySink()
+    sink = FleetSink()
     executors = [engine.executor for engine in engines]
     made = make_router(router, 2, seed=0, blocks=config.usable_blocks)
-    replay = FleetReplay(RowSource(ROWS, BLOCK), config, executors, made, sink, own=own)
+    replay = FleetReplay(RowSource(ROWS, BLOCK), config, executors, made, sink, own=own, faults=faults)
     state = replay.run()
-    tokens: dict[int, list[int]] = {}
+    tokens: list[dict[int, list[int]]] = []
     for engine in engines:
         assert engine.executor.tokens is not None
-        tokens |= engine.executor.tokens.by_request()
+        tokens.append(engine.executor.tokens.by_request())
     return state, sink, tokens, replay
 
 
@@ -46,7 +55,7 @@ def fleet(router: str, asynchronous: bool) -> tuple[Any, MemorySink, dict[int, l
 def test_tokens_do_not_depend_on_the_replica(router: str, asynchronous: bool) -> None:
     state, sink, tokens, _ = fleet(router, asynchronous)
     assert state == "finished"
-    assert tokens == replay_rows(ROWS, config_of()).tokens
+    assert tokens[0] | tokens[1] == replay_rows(ROWS, config_of()).tokens
     iterations = sink.table("iterations")
     assert set(iterations["replica"].tolist()) == {0, 1}
     assert (iterations["submit_ns"] > 0).all()
@@ -81,5 +90,27 @@ def test_replicas_by_command(trace: Path) -> None:  # noqa: F811
     assert report.state == "finished"
     assert rows(trace, "SELECT DISTINCT replica, mode FROM iterations ORDER BY replica") == [(0, "eager"), (1, "eager")]
     assert rows(trace, "SELECT count(DISTINCT request) FROM outcomes WHERE state = 'finished'") == [(REQUESTS,)]
-    with pytest.raises(UsageError, match="a real engine runs as it does"):
-        run(trace, replicas=2, fail=("replica1@1s:1s",))
+    with pytest.raises(UsageError, match="--slow: a real engine is as fast as it is"):
+        run(trace, replicas=2, slow=("replica1@1s:2x",))
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_replica_that_fails_comes_back_with_nothing(asynchronous: bool) -> None:
+    """Requests sent again get their own tokens, on whatever engine they end."""
+    faults = tuple(Fault(replica=i % 2, at_ns=4_000_000 * (i + 1), until_ns=4_000_000 * (i + 2)) for i in range(4))
+    state, sink, tokens, _ = fleet("round_robin", asynchronous, faults)
+    assert state == "finished"
+    outcomes = sink.table("outcomes")
+    assert sorted(outcomes["request"].tolist()) == list(range(len(ROWS)))
+    assert outcomes["retries"].sum() > 0
+    wanted = replay_rows(ROWS, config_of()).tokens
+    for outcome in outcomes:
+        request = int(outcome["request"])
+        got, whole = tokens[int(outcome["replica"])][request], wanted[request]
+        assert got[len(got) - len(whole) :] == whole
+
+
+def test_a_replica_that_fails_by_command(trace: Path) -> None:  # noqa: F811
+    report = run(trace, replicas=2, router="round_robin", fail=("replica1@30ms:100ms",))
+    assert report.state == "finished"
+    assert rows(trace, "SELECT count(DISTINCT request) FROM outcomes WHERE state = 'finished'") == [(REQUESTS,)]
