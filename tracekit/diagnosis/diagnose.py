@@ -1,0 +1,108 @@
+"""The diagnosis of one run: every detector's claim, settled in order, ranked by what it explains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.diagnosis.claim import Claim, Remaining
+from tracekit.diagnosis.detect import DETECTORS
+from tracekit.diagnosis.finding import Diagnosis, Finding, Where
+from tracekit.diagnosis.ranking import ranked
+from tracekit.diagnosis.remarks import remarks_of, warnings_of
+from tracekit.diagnosis.run_data import RunData
+from tracekit.diagnosis.view import View
+
+__all__ = ["Settled", "diagnose", "is_material"]
+
+Floats = npt.NDArray[np.float64]
+LEAST_SHARE = 0.05
+"""Of all excess: below, a cause is not worth a finding."""
+LEAST_REQUESTS = 0.01
+"""Requests in excess, of all: below, nothing is wrong with a run that has an SLO."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """A claim, and what it got: ns per outcome row."""
+
+    claim: Claim
+    got: Floats
+
+    @property
+    def excess_ns(self) -> float:
+        return float(self.got.sum())
+
+
+def diagnose(data: RunData) -> Diagnosis:
+    """What a run suffers from. Findings come in order of what they explain, consequences after their causes; none where nothing is
+    wrong. Nothing is replayed: that is what proves a change."""
+    view = View(data)
+    remarks, warnings = remarks_of(view), warnings_of(view)
+    basis = view.yardstick.basis
+    if not data.has_iterations:
+        return Diagnosis(findings=(), excess_ns=round(view.excess_ns), unexplained_ns=round(view.excess_ns), basis=basis,
+                         remarks=("this run kept no iterations: causes cannot be told apart; replay with --events full", *remarks),
+                         warnings=warnings)  # fmt: skip
+    if not is_material(view):
+        return Diagnosis(findings=(), excess_ns=round(view.excess_ns), unexplained_ns=round(view.excess_ns), basis=basis,
+                         remarks=(_nothing(view), *remarks), warnings=warnings)  # fmt: skip
+    remaining, settled = Remaining(view), []
+    for detector in DETECTORS:
+        said = detector(view)
+        group = () if said is None else (said,) if isinstance(said, Claim) else said
+        if group:
+            got = remaining.take(group[0])
+            settled += [Settled(claim=claim, got=got) for claim in group]
+    kept = [each for each in settled if each.claim.urgent or each.excess_ns >= LEAST_SHARE * view.excess_ns]
+    findings = tuple(_finding(view, each) for each in ranked(view, kept))
+    return Diagnosis(findings=findings, excess_ns=round(view.excess_ns), unexplained_ns=round(remaining.left()), basis=basis,
+                     remarks=remarks, warnings=warnings)  # fmt: skip
+
+
+def is_material(view: View) -> bool:
+    """Whether enough is in excess to look for a cause: with an SLO a hundredth of the requests; without one so many, and their
+    excess a hundredth of all the time that requests took."""
+    late = (view.first_excess > 0) | (view.later_excess > 0)
+    share = float(late[view.counted].mean()) if view.counted.any() else 0.0
+    if view.data.slo_parts:
+        return share >= LEAST_REQUESTS
+    total = float(np.maximum(view.data.outcomes["e2e_ns"], 0).sum())
+    return share >= LEAST_REQUESTS and view.excess_ns >= 0.01 * total
+
+
+def _nothing(view: View) -> str:
+    late = int(((view.first_excess > 0) | (view.later_excess > 0)).sum())
+    return f"nothing is wrong: {late} of {int(view.counted.sum())} requests took longer than allowed"
+
+
+def _finding(view: View, settled: Settled) -> Finding:
+    claim, total = settled.claim, max(view.excess_ns, 1.0)
+    return Finding(
+        id=claim.id, what=claim.what, excess_ns=round(settled.excess_ns), share=settled.excess_ns / total, confidence=claim.confidence,
+        because=claim.because, evidence=claim.evidence, where=_where(view, settled), is_not=claim.is_not, changes=claim.changes,
+        tempting=claim.tempting, under=claim.under, classes=claim.classes, measure=claim.measure,
+    )  # fmt: skip
+
+
+def _where(view: View, settled: Settled) -> Where:
+    """The stretch that holds 90 % of the excess by arrival, its requests with most of it, its worst iterations."""
+    rows, got = view.data.outcomes, settled.got
+    order = np.argsort(rows["arrival_ns"], kind="stable")
+    passed = np.cumsum(got[order])
+    low, high = (int(np.searchsorted(passed, share * passed[-1])) for share in (0.05, 0.95))
+    inside = order[low : min(high, len(order) - 1) + 1]
+    ends = np.where(rows["last_token_ns"][inside] >= 0, rows["last_token_ns"][inside], rows["arrival_ns"][inside])
+    t0, t1 = int(rows["arrival_ns"][inside].min()), int(ends.max())
+    its = view.data.iterations
+    of = (its["start_ns"] >= t0) & (its["start_ns"] <= t1)
+    if settled.claim.iterations is not None and (of & settled.claim.iterations).any():
+        of &= settled.claim.iterations
+    picked = np.flatnonzero(of)
+    weight = its["duration_ns"][picked].astype(np.float64) * (1 + its["waiting"][picked])
+    worst = picked[np.argsort(-weight, kind="stable")[:10]]
+    requests = tuple(rows["request"][np.argsort(-got, kind="stable")[:20]].tolist())
+    return Where(t0_ns=t0, t1_ns=t1, requests=requests,
+                 iterations=tuple(zip(its["replica"][worst].tolist(), its["iteration"][worst].tolist(), strict=True)))  # fmt: skip

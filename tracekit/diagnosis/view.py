@@ -1,0 +1,168 @@
+"""One run as detectors look at it: the rows, where each request's time went, what was in excess, and the load against capacity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from replay_engine.types import RequestState
+from tracekit.diagnosis.capacity import Capacity, capacity_of
+from tracekit.diagnosis.parts import FAMILIES, Parts
+from tracekit.diagnosis.run_data import RunData
+from tracekit.diagnosis.yardstick import Yardstick, alone_ns
+
+__all__ = ["View"]
+
+Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+_SPENT = {"dispatch", "budget", "seats", "kv", "gate", "under_way", "prefill_wait", "preempted", "transfer_wait", "transfer",
+          "decode_queue", "other"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class View:
+    """``data``: the run. Everything else is computed when it is asked for, once. Masks and arrays are per outcome row."""
+
+    data: RunData
+
+    @cached_property
+    def yardstick(self) -> Yardstick:
+        return Yardstick.of(self.data)
+
+    @cached_property
+    def parts(self) -> Parts:
+        return Parts(self.data)
+
+    @cached_property
+    def counted(self) -> Bools:
+        return self.data.counted[self.data.outcomes["request"]]
+
+    @cached_property
+    def first_excess(self) -> Floats:
+        """Time to the first token beyond what is allowed, ns; of those without one, the time they waited."""
+        rows = self.data.outcomes
+        found = self.yardstick.excess(rows, "ttft")[rows["request"]]
+        silent = np.isnan(found)
+        if silent.any():
+            waited = np.sum(list(self.parts.first.values()), axis=0)
+            found[silent] = np.maximum(waited - self.yardstick.limits["ttft"][rows["request"]], 0)[silent]
+        return np.where(self.counted, np.nan_to_num(found, posinf=0.0), 0.0)
+
+    @cached_property
+    def later_excess(self) -> Floats:
+        """Time from the first to the last token beyond what is allowed, or that of the longest gap, the larger, ns."""
+        rows = self.data.outcomes
+        gap, all_gaps = (self.yardstick.excess(rows, measure)[rows["request"]] for measure in ("gap", "tpot"))
+        found = np.fmax(np.nan_to_num(gap, posinf=0.0), np.nan_to_num(all_gaps, posinf=0.0))
+        return np.where(self.counted, found, 0.0)
+
+    @cached_property
+    def excess_ns(self) -> float:
+        return float(self.first_excess.sum() + self.later_excess.sum())
+
+    @cached_property
+    def first(self) -> dict[str, Floats]:
+        """The excess before the first token, shared out over the families of the waits in proportion to them. Own prefill is only
+        in excess where nothing else was waited for."""
+        families = self.parts.first
+        waits = {name: families[name] for name in families if name in _SPENT}
+        total = np.sum(list(waits.values()), axis=0)
+        total = np.where(total > 0, total, 1.0)
+        spread = np.minimum(self.first_excess, total)
+        found = {name: each / total * spread for name, each in waits.items()}
+        found["prefill"] = self.first_excess - spread
+        return found
+
+    @cached_property
+    def later(self) -> dict[str, Floats]:
+        """The same after it; decoding beside many others is what is left over."""
+        families = self.parts.later
+        waits = {name: families[name] for name in families if name != "decode"}
+        total = np.sum(list(waits.values()), axis=0)
+        total = np.where(total > 0, total, 1.0)
+        spread = np.minimum(self.later_excess, total)
+        found = {name: each / total * spread for name, each in waits.items()}
+        found["decode"] = self.later_excess - spread
+        return found
+
+    @cached_property
+    def capacity(self) -> Capacity | None:
+        return capacity_of(self.data)
+
+    @cached_property
+    def queued(self) -> Bools:
+        """Iterations with a queue."""
+        return np.asarray(self.data.iterations["waiting"] > 0)
+
+    @cached_property
+    def budget(self) -> Ints:
+        """The token budget of each iteration's engine."""
+        rows = self.data.iterations
+        of = np.array([self.data.engine_of(replica).token_budget for replica in range(int(rows["replica"].max(initial=0)) + 1)])
+        return of[np.maximum(rows["replica"], 0)]
+
+    @cached_property
+    def usable(self) -> Ints:
+        """The KV blocks of each iteration's engine."""
+        rows = self.data.iterations
+        of = np.array([self.data.engine_of(replica).usable_blocks for replica in range(int(rows["replica"].max(initial=0)) + 1)])
+        return of[np.maximum(rows["replica"], 0)]
+
+    @cached_property
+    def fill(self) -> Floats:
+        """Scheduled tokens of each iteration / its token budget."""
+        rows = self.data.iterations
+        found: Floats = (rows["prefill_tokens"] + rows["decode_seqs"]) / self.budget
+        return found
+
+    @cached_property
+    def kv(self) -> Floats:
+        """KV in use of each iteration / what there is."""
+        found: Floats = self.data.iterations["kv_used"] / self.usable
+        return found
+
+    def share_of_queue(self, of: Bools | Floats) -> float:
+        """Of the iteration time with a queue, the share that ``of`` (per iteration, 0 to 1) covers."""
+        length = self.data.iterations["duration_ns"][self.queued].astype(np.float64)
+        return float((length * np.asarray(of)[self.queued]).sum() / max(length.sum(), 1.0))
+
+    @cached_property
+    def block(self) -> dict[str, float]:
+        """Of the iteration time with a queue, the share in which its head was refused for each family's reasons."""
+        return {name: self.share_of_queue(self.parts.family_weight(name)) for name in FAMILIES}
+
+    def class_of(self, rows: Bools) -> tuple[str, ...]:
+        """The classes (tenants, where there are none) that make up the rows and hardly anybody else; empty if there are none."""
+        for what in ("class", "tenant"):
+            labels = self.data.labels(what)
+            if labels is None or len(labels.names) < 2:
+                continue
+            codes = labels.codes[self.data.outcomes["request"]]
+            inside = [k for k in range(len(labels.names)) if (codes[rows] == k).sum() > 0.5 * max((codes == k).sum(), 1)]
+            if inside and what == "class" and np.isin(codes[rows], inside).mean() > 0.9:
+                return tuple(labels.names[k] for k in inside)
+        return ()
+
+    def slowest(self, of: Bools, share: float = 0.05) -> Ints:
+        """The rows of the slowest of a group by time to first token."""
+        rows = np.flatnonzero(of & (self.data.outcomes["ttft_ns"] >= 0))
+        order = rows[np.argsort(self.data.outcomes["ttft_ns"][rows], kind="stable")]
+        return order[-max(round(len(rows) * share), 1) :]
+
+    @cached_property
+    def finished(self) -> Bools:
+        return np.asarray(self.data.outcomes["state"] == int(RequestState.finished))
+
+    def rows_of(self, request: npt.NDArray[np.int64] | npt.NDArray[np.int32]) -> Ints:
+        """The outcome rows of requests."""
+        found: Ints = np.searchsorted(self.data.outcomes["request"], request)
+        return np.minimum(found, len(self.data.outcomes) - 1)
+
+    def yardstick_alone(self, rows: Bools) -> float:
+        """The longest time to the first token that any of the rows would take alone on the idle engine, ns."""
+        first = alone_ns(self.data)[0][self.data.outcomes["request"][rows]]
+        return float(first.max(initial=0.0))
