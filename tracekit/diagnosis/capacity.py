@@ -1,8 +1,8 @@
 """Offered work against capacity: what this load asks of an engine, what its limits allow, and what it would need.
 
-A request of ``p`` prompt and ``o`` output tokens takes part in about ``o`` iterations and adds ``m`` seconds of its own work to them;
-every iteration costs ``a`` whoever is in it. ``n`` requests at a time are then served at the rate ``n / (o a + n m)``, which rises
-to ``1 / m``. Seats bound ``n``, KV bounds it by the mean footprint, the token budget by ``budget o / (p + o)``.
+A request of ``p`` prompt and ``o`` output tokens takes part in about ``o`` iterations and adds ``m`` seconds of its own work
+to them; every iteration costs ``a`` whoever is in it. ``n`` requests at a time are then served at the rate ``n / (o a + n
+m)``, which rises to ``1 / m``. Seats bound ``n``, KV bounds it by the mean footprint, the token budget by ``budget o / (p + o)``.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ BULK = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """Per engine: ``rate`` requests a second (``None``: they came as a batch, or as the client's slots freed), mean ``prompt`` and
-    ``output`` tokens, ``fixed_s`` of an iteration, ``prefill_s`` and ``decode_s`` of a request's own work; the limits."""
+    """Per engine: ``rate`` requests a second (``None``: they came as a batch, or as the client's slots freed), mean ``prompt``
+    and ``output`` tokens, ``fixed_s`` of an iteration, ``prefill_s`` and ``decode_s`` of a request's own work; the limits.
+    """
 
     rate: float | None
     engines: int
@@ -89,11 +90,17 @@ class Capacity:
 
     def without(self, limit: str) -> Capacity:
         """The same without one of its limits (``seats``, ``kv_tokens``, ``budget``)."""
-        return replace(self, **{limit: math.inf})
+        return replace(self, **{limit: math.inf})  # type: ignore[arg-type]
 
 
-def capacity_of(data: RunData, *, mask: npt.NDArray[np.bool_] | None = None, cached: npt.NDArray[np.float64] | None = None,
-                replica: int = 0, engines: int | None = None) -> Capacity | None:  # fmt: skip
+def capacity_of(
+    data: RunData,
+    *,
+    mask: npt.NDArray[np.bool_] | None = None,
+    cached: npt.NDArray[np.float64] | None = None,
+    replica: int = 0,
+    engines: int | None = None,
+) -> Capacity | None:
     """Of the requests of ``mask`` (all), with ``cached`` prompt tokens taken from caches (what was, if not given), spread over
     ``engines`` like that of ``replica``; ``None`` without requests."""
     rows = data.outcomes if mask is None else data.outcomes[mask]
@@ -107,11 +114,17 @@ def capacity_of(data: RunData, *, mask: npt.NDArray[np.bool_] | None = None, cac
     decode = np.maximum(output - 1, 0) * (latency.d_ns + latency.e_ns * (full + output / 2))
     many = engines or (rules.fleet.replicas if rules.fleet.active else 1)
     return Capacity(
-        rate=_rate(data, rows, many), engines=many, prompt=max(float(prompt.mean()), 1.0), output=max(float(output.mean()), 1.0),
-        fixed_s=(max(latency.floor_ns, latency.a_ns) + latency.h0_ns) / 1e9, prefill_s=float(prefill.mean()) / 1e9,
-        decode_s=float(decode.mean()) / 1e9, seats=config.max_num_seqs, kv_tokens=config.usable_blocks * config.block_size,
+        rate=_rate(data, rows, many),
+        engines=many,
+        prompt=max(float(prompt.mean()), 1.0),
+        output=max(float(output.mean()), 1.0),
+        fixed_s=(max(latency.floor_ns, latency.a_ns) + latency.h0_ns) / 1e9,
+        prefill_s=float(prefill.mean()) / 1e9,
+        decode_s=float(decode.mean()) / 1e9,
+        seats=config.max_num_seqs,
+        kv_tokens=config.usable_blocks * config.block_size,
         budget=config.token_budget,
-    )  # fmt: skip
+    )
 
 
 def _rate(data: RunData, rows: npt.NDArray[np.void], engines: int) -> float | None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tracekit.diagnosis.finding import Change, Confidence, Evidence, Measure
 from tracekit.diagnosis.view import View
 
-__all__ = ["CROWD", "QUEUE", "WAITS", "Claim", "Remaining", "change", "percent", "round_up", "seconds"]
+__all__ = ["CROWD", "QUEUE", "WAITS", "Claim", "Remaining", "Weights", "change", "percent", "round_up", "scaled", "seconds"]
 
 Floats = npt.NDArray[np.float64]
 Weights = Mapping[str, Floats | float]
@@ -45,7 +45,6 @@ class Claim:
     confidence: Confidence = "high"
     because: str = ""
     under: str | None = None
-    classes: tuple[str, ...] = ()
     measure: Measure = "ttft"
     culprits: tuple[int, ...] = ()
     iterations: npt.NDArray[np.bool_] | None = None
@@ -73,11 +72,28 @@ class Remaining:
         return float(sum(each.sum() for pot in (self.first, self.later) for each in pot.values()))
 
 
-def change(knob: str, old: object, new: object, why: str, *, sets: tuple[str, ...] | None = None, price: str = "",
-           outside: bool = False, tolerated: float = 0.1) -> Change:  # fmt: skip
+def change(
+    knob: str,
+    old: object,
+    new: object,
+    why: str,
+    *,
+    sets: tuple[str, ...] | None = None,
+    price: str = "",
+    outside: bool = False,
+    tolerated: float = 0.1,
+) -> Change:
     """``knob`` from ``old`` to ``new``, in the language of ``--set`` unless ``sets`` says otherwise."""
     pairs = (f"{knob}={_text(new)}",) if sets is None else sets
-    return Change(knob=knob, old=_text(old), new=_text(new), sets=pairs, why=why, price=price, outside=outside, tolerated=tolerated)
+    return Change(
+        knob=knob, old=_text(old), new=_text(new), sets=pairs, why=why, price=price, outside=outside, tolerated=tolerated
+    )
+
+
+def scaled(view: View, knob: str, times: int, why: str) -> Change:
+    """A knob of ``[scheduler]`` times ``times``: what the symptom suggests."""
+    now = getattr(view.data.policy.scheduler, knob)
+    return change(knob, now, times * now, why)
 
 
 def _text(value: object) -> str:

@@ -2,53 +2,48 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.diagnosis.claim import Claim, Remaining
 from tracekit.diagnosis.detect import DETECTORS
 from tracekit.diagnosis.finding import Diagnosis, Finding, Where
-from tracekit.diagnosis.ranking import ranked
+from tracekit.diagnosis.ranking import Settled, ranked
 from tracekit.diagnosis.remarks import remarks_of, warnings_of
 from tracekit.diagnosis.run_data import RunData
 from tracekit.diagnosis.view import View
 
-__all__ = ["Settled", "diagnose", "is_material"]
+__all__ = ["diagnose", "is_material"]
 
-Floats = npt.NDArray[np.float64]
 LEAST_SHARE = 0.05
 """Of all excess: below, a cause is not worth a finding."""
 LEAST_REQUESTS = 0.01
 """Requests in excess, of all: below, nothing is wrong with a run that has an SLO."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
-    """A claim, and what it got: ns per outcome row."""
-
-    claim: Claim
-    got: Floats
-
-    @property
-    def excess_ns(self) -> float:
-        return float(self.got.sum())
-
-
 def diagnose(data: RunData) -> Diagnosis:
-    """What a run suffers from. Findings come in order of what they explain, consequences after their causes; none where nothing is
-    wrong. Nothing is replayed: that is what proves a change."""
+    """What a run suffers from. Findings come in order of what they explain, consequences after their causes; none where nothing
+    is wrong. Nothing is replayed: that is what proves a change."""
     view = View(data)
-    remarks, warnings = remarks_of(view), warnings_of(view)
-    basis = view.yardstick.basis
+    remarks, found, left = remarks_of(view), [], view.excess_ns
     if not data.has_iterations:
-        return Diagnosis(findings=(), excess_ns=round(view.excess_ns), unexplained_ns=round(view.excess_ns), basis=basis,
-                         remarks=("this run kept no iterations: causes cannot be told apart; replay with --events full", *remarks),
-                         warnings=warnings)  # fmt: skip
-    if not is_material(view):
-        return Diagnosis(findings=(), excess_ns=round(view.excess_ns), unexplained_ns=round(view.excess_ns), basis=basis,
-                         remarks=(_nothing(view), *remarks), warnings=warnings)  # fmt: skip
+        remarks = ("this run kept no iterations: causes cannot be told apart; replay with --events full", *remarks)
+    elif not is_material(view):
+        remarks = (_nothing(view), *remarks)
+    else:
+        settled, left = _settled(view)
+        found = [_finding(view, each) for each in ranked(settled, view.excess_ns)]
+    return Diagnosis(
+        findings=tuple(found),
+        excess_ns=round(view.excess_ns),
+        unexplained_ns=round(left),
+        basis=view.yardstick.basis,
+        remarks=remarks,
+        warnings=warnings_of(view),
+    )
+
+
+def _settled(view: View) -> tuple[list[Settled], float]:
+    """Claims in the detectors' order with what each gets, those that are worth a finding; and what nobody claims, ns."""
     remaining, settled = Remaining(view), []
     for detector in DETECTORS:
         said = detector(view)
@@ -56,10 +51,8 @@ def diagnose(data: RunData) -> Diagnosis:
         if group:
             got = remaining.take(group[0])
             settled += [Settled(claim=claim, got=got) for claim in group]
-    kept = [each for each in settled if each.claim.urgent or each.excess_ns >= LEAST_SHARE * view.excess_ns]
-    findings = tuple(_finding(view, each) for each in ranked(view, kept))
-    return Diagnosis(findings=findings, excess_ns=round(view.excess_ns), unexplained_ns=round(remaining.left()), basis=basis,
-                     remarks=remarks, warnings=warnings)  # fmt: skip
+    least = LEAST_SHARE * view.excess_ns
+    return [each for each in settled if each.claim.urgent or each.excess_ns >= least], remaining.left()
 
 
 def is_material(view: View) -> bool:
@@ -81,10 +74,22 @@ def _nothing(view: View) -> str:
 def _finding(view: View, settled: Settled) -> Finding:
     claim, total = settled.claim, max(view.excess_ns, 1.0)
     return Finding(
-        id=claim.id, what=claim.what, excess_ns=round(settled.excess_ns), share=settled.excess_ns / total, confidence=claim.confidence,
-        because=claim.because, evidence=claim.evidence, where=_where(view, settled), is_not=claim.is_not, changes=claim.changes,
-        tempting=claim.tempting, under=claim.under, classes=claim.classes, measure=claim.measure,
-    )  # fmt: skip
+        id=claim.id,
+        what=claim.what,
+        excess_ns=round(settled.excess_ns),
+        share=settled.excess_ns / total,
+        confidence=claim.confidence,
+        because=claim.because,
+        evidence=claim.evidence,
+        where=_where(view, settled),
+        is_not=claim.is_not,
+        changes=claim.changes,
+        tempting=claim.tempting,
+        under=claim.under,
+        classes=view.classes_of(settled.got),
+        measure=claim.measure,
+        culprits=claim.culprits,
+    )
 
 
 def _where(view: View, settled: Settled) -> Where:
@@ -104,5 +109,9 @@ def _where(view: View, settled: Settled) -> Where:
     weight = its["duration_ns"][picked].astype(np.float64) * (1 + its["waiting"][picked])
     worst = picked[np.argsort(-weight, kind="stable")[:10]]
     requests = tuple(rows["request"][np.argsort(-got, kind="stable")[:20]].tolist())
-    return Where(t0_ns=t0, t1_ns=t1, requests=requests,
-                 iterations=tuple(zip(its["replica"][worst].tolist(), its["iteration"][worst].tolist(), strict=True)))  # fmt: skip
+    return Where(
+        t0_ns=t0,
+        t1_ns=t1,
+        requests=requests,
+        iterations=tuple(zip(its["replica"][worst].tolist(), its["iteration"][worst].tolist(), strict=True)),
+    )

@@ -82,7 +82,7 @@ class Finding:
     over the requests of ``classes`` (empty: all). ``what``: one sentence with the numbers that matter. ``is_not``: what it could
     be taken for, and why it is not. ``changes``: the proposal first, then second choices; ``tempting``: changes that the loudest
     symptom suggests and that the proof should refute. ``under``: id of the finding that it is a consequence of. ``proofs``: what
-    the replays said, of changes and tempting ones.
+    the replays said, of changes and tempting ones. ``culprits``: requests (indices) that are the cause, where some are.
     """
 
     id: str
@@ -100,6 +100,7 @@ class Finding:
     classes: tuple[str, ...] = ()
     measure: Measure = "ttft"
     proofs: tuple[Proof, ...] = field(default=())
+    culprits: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

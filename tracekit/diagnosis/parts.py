@@ -24,15 +24,40 @@ Rows = npt.NDArray[np.void]
 FAMILIES: dict[str, tuple[Refusal, ...]] = {
     "budget": (Refusal.token_budget, Refusal.no_chunking, Refusal.prefill_limit),
     "seats": (Refusal.max_num_seqs, Refusal.reserved_seqs),
-    "kv": (Refusal.kv_free, Refusal.kv_full_isl, Refusal.kv_watermark, Refusal.kv_output_reserve, Refusal.reserved_blocks,
-           Refusal.host_pool),
-    "gate": (Refusal.prefill_interval, Refusal.batch_window, Refusal.after_preemption, Refusal.link, Refusal.in_flight,
-             Refusal.replica_failed),
-}  # fmt: skip
+    "kv": (
+        Refusal.kv_free,
+        Refusal.kv_full_isl,
+        Refusal.kv_watermark,
+        Refusal.kv_output_reserve,
+        Refusal.reserved_blocks,
+        Refusal.host_pool,
+    ),
+    "gate": (
+        Refusal.prefill_interval,
+        Refusal.batch_window,
+        Refusal.after_preemption,
+        Refusal.link,
+        Refusal.in_flight,
+        Refusal.replica_failed,
+    ),
+}
 """What limits the head of a queue, by the engine's reasons."""
 
-FIRST = ("dispatch", "budget", "seats", "kv", "gate", "under_way", "prefill", "prefill_wait", "preempted", "transfer_wait",
-         "transfer", "decode_queue", "other")  # fmt: skip
+FIRST = (
+    "dispatch",
+    "budget",
+    "seats",
+    "kv",
+    "gate",
+    "under_way",
+    "prefill",
+    "prefill_wait",
+    "preempted",
+    "transfer_wait",
+    "transfer",
+    "decode_queue",
+    "other",
+)
 """Families of the time to the first token."""
 LATER = ("decode", "interference", "stalled", "preempted", "other")
 """Families of the time after it. ``interference``: what iterations took because others' prompts were computed in them."""
@@ -51,7 +76,8 @@ class Lanes:
         self.rows = rows
 
     def between(self, weight: Floats, replica: int, begin: Ints, end: Ints) -> Floats:
-        """Of the time from ``begin`` to ``end`` (ns), that of the replica's iterations, each counted ``weight`` times (0 to 1)."""
+        """Of the time from ``begin`` to ``end`` (ns), that of the replica's iterations, each counted ``weight`` times (0 to
+        1)."""
         part = self.of.get(replica)
         if part is None:
             return np.zeros(len(begin))
@@ -89,7 +115,9 @@ class Parts:
     @cached_property
     def span_row(self) -> Ints:
         """The outcome row of each span."""
-        where = np.full(int(max(self.data.spans["request"].max(initial=-1), self.data.outcomes["request"].max(initial=-1))) + 2, -1)
+        where = np.full(
+            int(max(self.data.spans["request"].max(initial=-1), self.data.outcomes["request"].max(initial=-1))) + 2, -1
+        )
         where[self.data.outcomes["request"]] = np.arange(len(self.data.outcomes))
         found: Ints = where[self.data.spans["request"]]
         return found
@@ -115,7 +143,9 @@ class Parts:
     def decoding(self, amount: Floats) -> Floats:
         """Per outcome row: ``amount`` of every iteration it got a token from while decoding, summed."""
         of = self.data.spans["phase"] == int(Phase.decode)
-        return self._summed(of, lambda rows, replica: self.lanes.over(amount, replica, rows["start_iteration"], rows["end_iteration"]))
+        return self._summed(
+            of, lambda rows, replica: self.lanes.over(amount, replica, rows["start_iteration"], rows["end_iteration"])
+        )
 
     def _summed(self, of: npt.NDArray[np.bool_], measure: object) -> Floats:
         total = np.zeros(len(self.data.outcomes))
@@ -132,7 +162,8 @@ class Parts:
         if reason is not None:
             of &= spans["reason"] == int(reason)
         length = (spans["end_ns"] - spans["start_ns"])[of].astype(np.float64)
-        return np.bincount(self.span_row[of], weights=length, minlength=len(self.data.outcomes))
+        found: Floats = np.bincount(self.span_row[of], weights=length, minlength=len(self.data.outcomes)).astype(np.float64)
+        return found
 
     @cached_property
     def first(self) -> dict[str, Floats]:
@@ -159,9 +190,10 @@ class Parts:
             "interference": between,
             "stalled": self.spent((Phase.stalled,), False),
             "preempted": self.spent((Phase.preempted, Phase.swapped, Phase.paused, Phase.prefill, Phase.prefill_wait), False),
-            "other": self.spent((Phase.transfer_wait, Phase.transfer, Phase.decode_queue, Phase.batch_hold, Phase.egress,
-                                 Phase.queued), False),
-        }  # fmt: skip
+            "other": self.spent(
+                (Phase.transfer_wait, Phase.transfer, Phase.decode_queue, Phase.batch_hold, Phase.egress, Phase.queued), False
+            ),
+        }
 
     @cached_property
     def prefill_cost(self) -> Floats:

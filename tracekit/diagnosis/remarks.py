@@ -19,8 +19,10 @@ def remarks_of(view: View) -> tuple[str, ...]:
         if preempted:
             worst = int(view.data.outcomes["preemptions"].max())
             share = view.data.iterations["recomputed_tokens"].sum() / max(int(view.data.iterations["prefill_tokens"].sum()), 1)
-            found.append(f"KV pressure: {preempted} evictions, at most {worst} of one request, {percent(float(share))} of the prefilled"
-                         " tokens computed again")  # fmt: skip
+            found.append(
+                f"KV pressure: {preempted} evictions, at most {worst} of one request, {percent(float(share))} of the prefilled"
+                " tokens computed again"
+            )
     return tuple(found)
 
 
@@ -32,8 +34,10 @@ def warnings_of(view: View) -> tuple[str, ...]:
         found.append(f"a 99th percentile of {n} requests rests on {max(n // 100, 1)} of them")
     gaps = rows["max_gap_ns"][view.finished]
     if len(gaps) and float(np.quantile(gaps, 0.99)) > 20 * max(float(np.median(rows["tpot_ns"][view.finished])), 1.0):
-        found.append(f"percentiles of token gaps hide the stalls: the longest gap is {seconds(float(gaps.max()))};"
-                     " a change can lower it and raise the 99th percentile of all gaps")  # fmt: skip
+        found.append(
+            f"percentiles of token gaps hide the stalls: the longest gap is {seconds(float(gaps.max()))};"
+            " a change can lower it and raise the 99th percentile of all gaps"
+        )
     if not view.finished.all():
         lost = int((~view.finished).sum())
         found.append(f"{lost} requests did not finish: left out of latencies, they make them look better than they were")

@@ -15,7 +15,7 @@ from tracekit.diagnosis.finding import Evidence
 from tracekit.diagnosis.parts import FAMILIES
 from tracekit.diagnosis.view import View
 
-__all__ = ["SIGNALS", "evidence", "q_share95", "quarters_s", "slow_share", "stage"]
+__all__ = ["SIGNALS", "evidence", "fact", "q_share95", "quarters_s", "slow_share", "stage"]
 
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
@@ -28,6 +28,13 @@ def evidence(view: View, name: str, threshold: float | None = None, note: str = 
     """A run-wide number of ``SIGNALS``."""
     unit, of, sql = SIGNALS[name]
     return Evidence(metric=name, value=float(of(view)), unit=unit, threshold=threshold, sql=sql, note=note)
+
+
+def fact(
+    metric: str, value: float | None, unit: str, threshold: float | None = None, *, sql: str | None = None, note: str = ""
+) -> Evidence:
+    """Another number."""
+    return Evidence(metric=metric, value=value, unit=unit, threshold=threshold, sql=sql, note=note)
 
 
 def _over_queue(expression: str) -> str:
@@ -136,27 +143,56 @@ def _mean_at_server(view: View) -> float:
 SIGNALS: dict[str, Signal] = {
     **{f"block[{name}]": _block(name) for name in FAMILIES},
     "fill_w": ("of budget", lambda view: view.share_of_queue(view.fill), _over_queue("(prefill_tokens + decode_seqs) / budget")),
-    "kv p50": _kv(0.5), "kv p95": _kv(0.95), "kv max": _kv(1.0),
-    "stall_max": ("s", lambda view: float(view.data.outcomes["max_gap_ns"].max(initial=0)) / 1e9,
-                  "SELECT max(max_gap_ns) / 1e9 FROM outcomes WHERE run = {run}"),
-    "recompute": ("of prefilled tokens", _recompute,
-                  "SELECT sum(recomputed_tokens) / sum(prefill_tokens) FROM iterations WHERE run = {run}"),
-    "preempt/req": ("per request", lambda view: float(view.data.outcomes["preemptions"].mean()),
-                    "SELECT avg(preemptions) FROM outcomes WHERE run = {run}"),
-    "preempt_max": ("of one request", lambda view: float(view.data.outcomes["preemptions"].max(initial=0)),
-                    "SELECT max(preemptions) FROM outcomes WHERE run = {run}"),
-    "victims_max": ("in one iteration", lambda view: float(view.data.iterations["preempted"].max(initial=0)),
-                    "SELECT max(preempted) FROM iterations WHERE run = {run}"),
-    "readmitted at once": ("of preemptions", _readmitted,
-                           "SELECT avg((resumed_iteration - iteration <= 3)::INT) FROM preemptions WHERE run = {run}"
-                           " AND resumed_iteration IS NOT NULL"),
-    "running max": ("sequences", lambda view: float(view.data.iterations["running"].max(initial=0)),
-                    "SELECT max(running) FROM iterations WHERE run = {run}"),
-    "waiting max": ("requests", lambda view: float(view.data.iterations["waiting"].max(initial=0)),
-                    "SELECT max(waiting) FROM iterations WHERE run = {run}"),
+    "kv p50": _kv(0.5),
+    "kv p95": _kv(0.95),
+    "kv max": _kv(1.0),
+    "stall_max": (
+        "s",
+        lambda view: float(view.data.outcomes["max_gap_ns"].max(initial=0)) / 1e9,
+        "SELECT max(max_gap_ns) / 1e9 FROM outcomes WHERE run = {run}",
+    ),
+    "recompute": (
+        "of prefilled tokens",
+        _recompute,
+        "SELECT sum(recomputed_tokens) / sum(prefill_tokens) FROM iterations WHERE run = {run}",
+    ),
+    "preempt/req": (
+        "per request",
+        lambda view: float(view.data.outcomes["preemptions"].mean()),
+        "SELECT avg(preemptions) FROM outcomes WHERE run = {run}",
+    ),
+    "preempt_max": (
+        "of one request",
+        lambda view: float(view.data.outcomes["preemptions"].max(initial=0)),
+        "SELECT max(preemptions) FROM outcomes WHERE run = {run}",
+    ),
+    "victims_max": (
+        "in one iteration",
+        lambda view: float(view.data.iterations["preempted"].max(initial=0)),
+        "SELECT max(preempted) FROM iterations WHERE run = {run}",
+    ),
+    "readmitted at once": (
+        "of preemptions",
+        _readmitted,
+        "SELECT avg((resumed_iteration - iteration <= 3)::INT) FROM preemptions WHERE run = {run}"
+        " AND resumed_iteration IS NOT NULL",
+    ),
+    "running max": (
+        "sequences",
+        lambda view: float(view.data.iterations["running"].max(initial=0)),
+        "SELECT max(running) FROM iterations WHERE run = {run}",
+    ),
+    "waiting max": (
+        "requests",
+        lambda view: float(view.data.iterations["waiting"].max(initial=0)),
+        "SELECT max(waiting) FROM iterations WHERE run = {run}",
+    ),
     "seats taken": ("of queue time", _seats_taken, None),
-    "served": ("tok/s", lambda view: float(view.data.outcomes["output_tokens"].sum()) / _duration_s(view),
-               "SELECT sum(output_tokens) / ((max(last_token_ns) - min(arrival_ns)) / 1e9) FROM outcomes WHERE run = {run}"),
+    "served": (
+        "tok/s",
+        lambda view: float(view.data.outcomes["output_tokens"].sum()) / _duration_s(view),
+        "SELECT sum(output_tokens) / ((max(last_token_ns) - min(arrival_ns)) / 1e9) FROM outcomes WHERE run = {run}",
+    ),
     "prefill rate": ("tok/s", lambda view: float(view.data.iterations["prefill_tokens"].sum()) / _duration_s(view), None),
     "arrivals cv": ("", _arrivals_cv, None),
     "dispersion": ("variance/mean of 1 s counts", _dispersion, None),
@@ -164,26 +200,42 @@ SIGNALS: dict[str, Signal] = {
     "dispatch": ("of TTFT", lambda view: stage(view, "dispatch"), None),
     "max_tokens / output p99": ("x", _limit_over_output, None),
     "left below align": ("of refusals", _left_below_align, None),
-    "decode only": ("of queue time", lambda view: view.share_of_queue(view.data.iterations["prefill_tokens"] == 0),
-                    _over_queue("(prefill_tokens = 0)::INT")),
-    "iterations full": ("iterations", _filled(0.9, 1.0), f"SELECT count(*) {_QUEUE} AND (prefill_tokens + decode_seqs) / budget > 0.9"),
-    "iterations half full": ("iterations", _filled(0.4, 0.6),
-                             f"SELECT count(*) {_QUEUE} AND (prefill_tokens + decode_seqs) / budget > 0.4"
-                             " AND (prefill_tokens + decode_seqs) / budget <= 0.6"),
+    "decode only": (
+        "of queue time",
+        lambda view: view.share_of_queue(view.data.iterations["prefill_tokens"] == 0),
+        _over_queue("(prefill_tokens = 0)::INT"),
+    ),
+    "iterations full": (
+        "iterations",
+        _filled(0.9, 1.0),
+        f"SELECT count(*) {_QUEUE} AND (prefill_tokens + decode_seqs) / budget > 0.9",
+    ),
+    "iterations half full": (
+        "iterations",
+        _filled(0.4, 0.6),
+        f"SELECT count(*) {_QUEUE} AND (prefill_tokens + decode_seqs) / budget > 0.4"
+        " AND (prefill_tokens + decode_seqs) / budget <= 0.6",
+    ),
     "prefill runs": ("iterations", _prefill_runs, None),
     "fixed share": ("of full iterations", _fixed_share, None),
     "at the server": ("requests", _mean_at_server, None),
-}  # fmt: skip
+}
 
 
 def q_share95(view: View, of: Bools, threshold: float | None = None, whose: str = "") -> Evidence:
     """Over the slowest 5 % of a group by time to first token: time until first scheduled / time until the first token."""
     rows = view.data.outcomes[view.slowest(of)]
     value = float(rows["queue_ns"].sum() / max(float(rows["ttft_ns"].sum()), 1.0))
-    sql = None if whose else (
-        "WITH r AS (SELECT queue_ns, ttft_ns, row_number() OVER (ORDER BY ttft_ns DESC) AS at, count(*) OVER () AS n FROM outcomes"
-        " WHERE run = {run} AND ttft_ns IS NOT NULL) SELECT sum(queue_ns) / sum(ttft_ns) FROM r WHERE at <= greatest(round(n * 0.05), 1)"
-    )  # fmt: skip
+    sql = (
+        None
+        if whose
+        else (
+            "WITH r AS (SELECT queue_ns, ttft_ns, row_number() OVER (ORDER BY ttft_ns DESC) AS at, count(*) OVER"
+            " () AS n FROM outcomes"
+            " WHERE run = {run} AND ttft_ns IS NOT NULL) SELECT sum(queue_ns) / sum(ttft_ns) FROM r WHERE at <="
+            " greatest(round(n * 0.05), 1)"
+        )
+    )
     return Evidence(metric="q_share95", value=value, unit="of TTFT", threshold=threshold, sql=sql, note=whose)
 
 

@@ -1,4 +1,5 @@
-"""One run as detectors look at it: the rows, where each request's time went, what was in excess, and the load against capacity."""
+"""One run as detectors look at it: the rows, where each request's time went, what was in excess, and the load against
+capacity."""
 
 from __future__ import annotations
 
@@ -19,8 +20,20 @@ __all__ = ["View"]
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-_SPENT = {"dispatch", "budget", "seats", "kv", "gate", "under_way", "prefill_wait", "preempted", "transfer_wait", "transfer",
-          "decode_queue", "other"}  # fmt: skip
+_SPENT = {
+    "dispatch",
+    "budget",
+    "seats",
+    "kv",
+    "gate",
+    "under_way",
+    "prefill_wait",
+    "preempted",
+    "transfer_wait",
+    "transfer",
+    "decode_queue",
+    "other",
+}
 
 
 @dataclass(frozen=True)
@@ -39,7 +52,8 @@ class View:
 
     @cached_property
     def counted(self) -> Bools:
-        return self.data.counted[self.data.outcomes["request"]]
+        found: Bools = self.data.counted[self.data.outcomes["request"]]
+        return found
 
     @cached_property
     def first_excess(self) -> Floats:
@@ -103,14 +117,16 @@ class View:
         """The token budget of each iteration's engine."""
         rows = self.data.iterations
         of = np.array([self.data.engine_of(replica).token_budget for replica in range(int(rows["replica"].max(initial=0)) + 1)])
-        return of[np.maximum(rows["replica"], 0)]
+        found: Ints = of[np.maximum(rows["replica"], 0)]
+        return found
 
     @cached_property
     def usable(self) -> Ints:
         """The KV blocks of each iteration's engine."""
         rows = self.data.iterations
         of = np.array([self.data.engine_of(replica).usable_blocks for replica in range(int(rows["replica"].max(initial=0)) + 1)])
-        return of[np.maximum(rows["replica"], 0)]
+        found: Ints = of[np.maximum(rows["replica"], 0)]
+        return found
 
     @cached_property
     def fill(self) -> Floats:
@@ -128,24 +144,24 @@ class View:
     def share_of_queue(self, of: Bools | Floats) -> float:
         """Of the iteration time with a queue, the share that ``of`` (per iteration, 0 to 1) covers."""
         length = self.data.iterations["duration_ns"][self.queued].astype(np.float64)
-        return float((length * np.asarray(of)[self.queued]).sum() / max(length.sum(), 1.0))
+        return float((length * np.asarray(of, np.float64)[self.queued]).sum() / max(length.sum(), 1.0))
 
     @cached_property
     def block(self) -> dict[str, float]:
         """Of the iteration time with a queue, the share in which its head was refused for each family's reasons."""
         return {name: self.share_of_queue(self.parts.family_weight(name)) for name in FAMILIES}
 
-    def class_of(self, rows: Bools) -> tuple[str, ...]:
-        """The classes (tenants, where there are none) that make up the rows and hardly anybody else; empty if there are none."""
-        for what in ("class", "tenant"):
-            labels = self.data.labels(what)
-            if labels is None or len(labels.names) < 2:
-                continue
-            codes = labels.codes[self.data.outcomes["request"]]
-            inside = [k for k in range(len(labels.names)) if (codes[rows] == k).sum() > 0.5 * max((codes == k).sum(), 1)]
-            if inside and what == "class" and np.isin(codes[rows], inside).mean() > 0.9:
-                return tuple(labels.names[k] for k in inside)
-        return ()
+    def classes_of(self, got: Floats) -> tuple[str, ...]:
+        """The fewest classes that hold 95 % of ``got`` (per outcome row); empty where that takes all of them, or there are none."""
+        labels = self.data.labels("class")
+        if labels is None or len(labels.names) < 2 or not got.any():
+            return ()
+        codes = labels.codes[self.data.outcomes["request"]]
+        held = np.array([float(got[codes == k].sum()) for k in range(len(labels.names))])
+        order = np.argsort(-held, kind="stable")
+        enough = int(np.searchsorted(np.cumsum(held[order]), 0.95 * got.sum())) + 1
+        there = sum(bool((codes == k).any()) for k in range(len(labels.names)))
+        return tuple(labels.names[k] for k in order[:enough].tolist()) if enough < there else ()
 
     def slowest(self, of: Bools, share: float = 0.05) -> Ints:
         """The rows of the slowest of a group by time to first token."""

@@ -22,7 +22,24 @@ __all__ = ["DETECTORS", "Detector"]
 Detector = Callable[[View], "Claim | tuple[Claim, ...] | None"]
 
 DETECTORS: tuple[Detector, ...] = (
-    client_limit, kv_transfer, starvation, admission_strict, preemption_storm, prefix_miss, imbalance, pool_sizes, aligned_away,
-    underused, prefill_stalls_decode, overload, hol_long_prompt, queue_seats, fixed_cost, burst, too_large, queue_kv, queue_budget,
-)  # fmt: skip
+    client_limit,
+    kv_transfer,
+    starvation,
+    admission_strict,
+    preemption_storm,
+    prefix_miss,
+    imbalance,
+    pool_sizes,
+    aligned_away,
+    underused,
+    prefill_stalls_decode,
+    overload,
+    hol_long_prompt,
+    queue_seats,
+    fixed_cost,
+    burst,
+    too_large,
+    queue_kv,
+    queue_budget,
+)
 """In the order in which claims are settled: from causes that are seen directly to those that are left when nothing else is."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from replay_engine.types import Refusal
-from tracekit.diagnosis.claim import Claim, change, percent, round_up, seconds
+from tracekit.diagnosis.claim import Claim, change, percent, round_up, scaled, seconds
 from tracekit.diagnosis.finding import Change, Evidence
-from tracekit.diagnosis.signals import evidence
+from tracekit.diagnosis.signals import evidence, fact
 from tracekit.diagnosis.view import View
 
 __all__ = ["aligned_away", "fixed_cost", "too_large", "underused"]
@@ -19,60 +19,80 @@ def aligned_away(view: View) -> Claim | None:
     align, budget = batching.chunk_align, scheduler.token_budget
     if align <= 1 or budget >= 4 * align:
         return None
-    wasted = evidence(view, "left below align", 0.5)
+    wasted, seats = evidence(view, "left below align", 0.5), scheduler.max_num_seqs
     useless = (view.parts.family_weight("budget") > 0) & (view.fill < 0.95)
     if (wasted.value or 0.0) < 0.5 or view.share_of_queue(useless) < 0.2:
         return None
-    several = 2 * align if budget < 2 * align else 4 * align
-    latency = view.data.profile.latency
-    stall = (latency.a_ns + latency.b_ns * several) / 1e9
-    more = change("max_num_batched_tokens", budget, several, f"{several // align} alignment blocks: a decode no longer blocks a prompt",
-                  price=f"streams pause up to {stall:.3g} s beside a full iteration; twice as much again gains little and doubles that",
-                  tolerated=0.3)  # fmt: skip
-    seats = scheduler.max_num_seqs
+    more = _several_blocks(view)
     return Claim(
         id="CHUNK_TOO_SMALL",
-        what=f"the budget of {budget} tokens holds {budget // align} alignment block of {align}: in {percent(wasted.value or 0)} of the"
-             f" refusals what is left of it is less than that, and prompts are computed one by one",
+        what=f"the budget of {budget} tokens holds {budget // align} alignment block of {align}: in"
+        f" {percent(wasted.value or 0)} of the"
+        f" refusals what is left of it is less than that, and prompts are computed one by one",
         first={"budget": 1.0, "under_way": 1.0, "prefill_wait": 1.0},
-        evidence=(wasted, evidence(view, "running max", note=f"of {seats} seats"), evidence(view, "waiting max"),
-                  evidence(view, "kv max"), evidence(view, "decode only"), evidence(view, "fill_w"), evidence(view, "stall_max")),
+        evidence=(
+            wasted,
+            evidence(view, "running max", note=f"of {seats} seats"),
+            evidence(view, "waiting max"),
+            evidence(view, "kv max"),
+            evidence(view, "decode only"),
+            evidence(view, "fill_w"),
+            evidence(view, "stall_max"),
+        ),
         is_not=(f"QUEUE_SEATS: at most {int(view.data.iterations['running'].max())} of {seats} seats are taken",),
-        changes=(more, change("batching.chunk_align", align, 1, "any rest of the budget could be used", price="needs an engine that"
-                              " can split anywhere")),
-        tempting=(change("max_num_seqs", seats, 2 * seats, "prompts wait"),),
+        changes=(
+            more,
+            change(
+                "batching.chunk_align",
+                align,
+                1,
+                "any rest of the budget could be used",
+                price="needs an engine that can split anywhere",
+            ),
+        ),
+        tempting=(scaled(view, "max_num_seqs", 2, "prompts wait"),),
         because="what was left of the budget is known for every refusal",
-    )  # fmt: skip
+    )
 
 
 def fixed_cost(view: View) -> Claim | None:
     """Iterations are so small that what each costs anyway is most of it."""
     share, budget = evidence(view, "fixed share", 0.35), view.data.policy.scheduler.token_budget
     capacity = view.capacity
-    if (share.value or 0.0) < 0.35 or view.block["budget"] < 0.3 or (evidence(view, "fill_w").value or 0) < 0.8 or capacity is None:
+    if (
+        (share.value or 0.0) < 0.35
+        or view.block["budget"] < 0.3
+        or (evidence(view, "fill_w").value or 0) < 0.8
+        or capacity is None
+    ):
         return None
     latency = view.data.profile.latency
     fixed = max(latency.floor_ns, latency.a_ns) + latency.h0_ns
     enough = 2 ** round(np.log2(max(fixed * 4 / max(latency.b_ns, 1e-9), 2.0 * budget)))
-    more = change("max_num_batched_tokens", budget, int(enough), "the fixed cost of an iteration is then a fifth of it",
-                  price=f"iterations with prefill take up to {seconds(fixed + latency.b_ns * enough)}: token gaps grow to that",
-                  tolerated=0.3)  # fmt: skip
+    more = change(
+        "max_num_batched_tokens",
+        budget,
+        int(enough),
+        "the fixed cost of an iteration is then a fifth of it",
+        price=f"iterations with prefill take up to {seconds(fixed + latency.b_ns * enough)}: token gaps grow to that",
+        tolerated=0.3,
+    )
     return Claim(
         id="CHUNK_TOO_SMALL",
         what=f"{percent(share.value or 0)} of a full iteration of {budget} tokens is its fixed cost of {seconds(fixed)}",
-        first={"budget": 1.0, "under_way": 1.0, "prefill_wait": 1.0}, later={"interference": 1.0, "stalled": 1.0},
+        first={"budget": 1.0, "under_way": 1.0, "prefill_wait": 1.0},
+        later={"interference": 1.0, "stalled": 1.0},
         evidence=(share, evidence(view, "block[budget]", 0.3), evidence(view, "fill_w", 0.8), evidence(view, "kv max")),
         is_not=("OVERLOAD: the same requests in fewer iterations cost less",),
         changes=(more,),
-        tempting=(change("max_num_seqs", view.data.policy.scheduler.max_num_seqs, 2 * view.data.policy.scheduler.max_num_seqs,
-                         "requests wait"),),
+        tempting=(scaled(view, "max_num_seqs", 2, "requests wait"),),
         because="the profile's fixed cost against what full iterations took",
-    )  # fmt: skip
+    )
 
 
 def underused(view: View) -> Claim | None:
     """The head is refused for the budget, and part of the budget stays empty."""
-    batching, scheduler = view.data.policy.rules.batching, view.data.policy.scheduler
+    _batching, scheduler = view.data.policy.rules.batching, view.data.policy.scheduler
     refused = view.parts.family_weight("budget") > 0
     rows = view.data.iterations
     codes = [int(Refusal.prefill_limit), int(Refusal.no_chunking)]
@@ -88,20 +108,20 @@ def underused(view: View) -> Claim | None:
     smaller = max(scheduler.token_budget // 2, 1)
     return Claim(
         id="UNDERUSED_BUDGET",
-        what=f"while requests wait {percent(1 - filled)} of the token budget stays empty: {int(half.sum())} of {int(refused.sum())}"
-             " iterations that refuse the head for it have room for a part of its prompt",
+        what=f"while requests wait {percent(1 - filled)} of the token budget stays empty: {int(half.sum())} of"
+        f" {int(refused.sum())}"
+        " iterations that refuse the head for it have room for a part of its prompt",
         first={"budget": 1.0, "under_way": 1.0, "prefill_wait": 1.0},
-        evidence=(evidence(view, "fill_w", 0.87), evidence(view, "iterations full"), evidence(view, "iterations half full"),
-                  evidence(view, "block[budget]", 0.2), evidence(view, "kv max"), evidence(view, "seats taken"),
-                  Evidence(metric="refused for a rule", value=float(np.isin(rows["head_refused_by"][refused], codes).mean()),
-                           unit="of refusals", note="a second partial prompt, or no chunks at all")),
+        evidence=_underused_evidence(view, float(np.isin(rows["head_refused_by"][refused], codes).mean())),
         is_not=("QUEUE_BUDGET: what there is of it is not used", "QUEUE_SEATS, QUEUE_KV: both have room"),
         changes=changes,
-        tempting=(change("max_num_batched_tokens", scheduler.max_num_batched_tokens, smaller, "iterations are half empty"),
-                  change("max_num_seqs", scheduler.max_num_seqs, 2 * scheduler.max_num_seqs, "requests wait")),
+        tempting=(
+            change("max_num_batched_tokens", scheduler.max_num_batched_tokens, smaller, "iterations are half empty"),
+            scaled(view, "max_num_seqs", 2, "requests wait"),
+        ),
         confidence="high" if named else "medium",
         because="the refusals name the rule" if named else "this rests on how full iterations are: no refusal names the rule",
-    )  # fmt: skip
+    )
 
 
 def _fuller(view: View) -> tuple[Change, ...]:
@@ -110,15 +130,34 @@ def _fuller(view: View) -> tuple[Change, ...]:
     prompt = view.data.outcomes["prompt_tokens"]
     whole = round_up(float(np.quantile(prompt, 0.99)), 512)
     if whole > budget:
-        found.append(change("max_num_batched_tokens", budget, whole, "one typical prompt fits an iteration whole",
-                            price="longer iterations: token gaps grow with the budget", tolerated=0.3))  # fmt: skip
+        found.append(
+            change(
+                "max_num_batched_tokens",
+                budget,
+                whole,
+                "one typical prompt fits an iteration whole",
+                price="longer iterations: token gaps grow with the budget",
+                tolerated=0.3,
+            )
+        )
     if batching.max_partial_prefills is not None:
-        found.append(change("batching.max_partial_prefills", batching.max_partial_prefills, "none",
-                            "the rest of the budget goes to the next prompt", price="needs an engine that can split a second prompt"))  # fmt: skip
+        found.append(
+            change(
+                "batching.max_partial_prefills",
+                batching.max_partial_prefills,
+                "none",
+                "the rest of the budget goes to the next prompt",
+                price="needs an engine that can split a second prompt",
+            )
+        )
     if not scheduler.enable_chunked_prefill:
-        found.append(change("enable_chunked_prefill", False, True, "a part of the head's prompt fits", price="prompts take turns"))
+        found.append(
+            change("enable_chunked_prefill", False, True, "a part of the head's prompt fits", price="prompts take turns")
+        )
     if scheduler.long_prefill_token_threshold:
-        found.append(change("long_prefill_token_threshold", scheduler.long_prefill_token_threshold, 0, "one prompt may fill the rest"))
+        found.append(
+            change("long_prefill_token_threshold", scheduler.long_prefill_token_threshold, 0, "one prompt may fill the rest")
+        )
     if batching.decode_reserve:
         found.append(change("batching.decode_reserve", batching.decode_reserve, 0, "decodes do not take what is kept for them"))
     return tuple(found)
@@ -140,21 +179,72 @@ def too_large(view: View) -> Claim | None:
     budget = int(2 ** np.floor(np.log2(max(fits, 64.0))))
     if budget >= scheduler.token_budget:
         return None
-    less = change("max_num_batched_tokens", scheduler.max_num_batched_tokens, budget, "an iteration then ends within what a gap may take",
-                  price=f"more iterations a prompt, {seconds(max(latency.floor_ns, latency.a_ns))} each: prompts take longer",
-                  tolerated=0.3)  # fmt: skip
+    less = _smaller(view, budget)
     return Claim(
         id="CHUNK_TOO_LARGE",
         what=f"{int(long.sum())} iterations with prefill take longer than the {seconds(allowed)} that a token gap may: up to"
-             f" {seconds(float(rows['duration_ns'][long].max()))}, and everybody who decodes waits for them",
+        f" {seconds(float(rows['duration_ns'][long].max()))}, and everybody who decodes waits for them",
         later={"interference": 1.0},
-        evidence=(evidence(view, "stall_max", allowed / 1e9),
-                  Evidence(metric="long iterations", value=float(long.sum()), unit="iterations", threshold=0.0,
-                           sql=f"SELECT count(*) FROM iterations WHERE run = {{run}} AND duration_ns > {allowed:.0f}"
-                               " AND prefill_tokens > 0 AND decode_seqs > 0")),
+        evidence=(
+            evidence(view, "stall_max", allowed / 1e9),
+            fact(
+                "long iterations",
+                float(long.sum()),
+                "iterations",
+                0.0,
+                sql=f"SELECT count(*) FROM iterations WHERE run = {{run}} AND duration_ns > {allowed:.0f}"
+                " AND prefill_tokens > 0 AND decode_seqs > 0",
+            ),
+        ),
         is_not=("OVERLOAD: the iterations are long because of what one may hold, not because of a queue",),
-        changes=(less,), measure="gap", iterations=long,
-        tempting=(change("max_num_batched_tokens", scheduler.max_num_batched_tokens, 2 * scheduler.max_num_batched_tokens,
-                         "prompts would be done sooner"),),
+        changes=(less,),
+        measure="gap",
+        iterations=long,
+        tempting=(scaled(view, "max_num_batched_tokens", 2, "prompts would be done sooner"),),
         because="every iteration's length is logged",
-    )  # fmt: skip
+    )
+
+
+def _several_blocks(view: View) -> Change:
+    batching, scheduler = view.data.policy.rules.batching, view.data.policy.scheduler
+    align, budget = batching.chunk_align, scheduler.token_budget
+    several = 2 * align if budget < 2 * align else 4 * align
+    latency = view.data.profile.latency
+    stall = (latency.a_ns + latency.b_ns * several) / 1e9
+    return change(
+        "max_num_batched_tokens",
+        budget,
+        several,
+        f"{several // align} alignment blocks: a decode no longer blocks a prompt",
+        price=f"streams pause up to {stall:.3g} s beside a full iteration; twice as much again gains little and doubles that",
+        tolerated=0.3,
+    )
+
+
+def _underused_evidence(view: View, named: float) -> tuple[Evidence, ...]:
+    return (
+        evidence(view, "fill_w", 0.87),
+        evidence(view, "iterations full"),
+        evidence(view, "iterations half full"),
+        evidence(view, "block[budget]", 0.2),
+        evidence(view, "kv max"),
+        evidence(view, "seats taken"),
+        fact(
+            "refused for a rule",
+            named,
+            "of refusals",
+            note="a second partial prompt, or no chunks at all",
+        ),
+    )
+
+
+def _smaller(view: View, budget: int) -> Change:
+    scheduler, latency = view.data.policy.scheduler, view.data.profile.latency
+    return change(
+        "max_num_batched_tokens",
+        scheduler.max_num_batched_tokens,
+        budget,
+        "an iteration then ends within what a gap may take",
+        price=f"more iterations a prompt, {seconds(max(latency.floor_ns, latency.a_ns))} each: prompts take longer",
+        tolerated=0.3,
+    )

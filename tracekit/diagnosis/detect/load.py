@@ -7,9 +7,9 @@ import math
 import numpy as np
 
 from tracekit.diagnosis.capacity import Capacity
-from tracekit.diagnosis.claim import CROWD, QUEUE, Claim, change, percent, round_up, seconds
+from tracekit.diagnosis.claim import CROWD, QUEUE, Claim, change, percent, round_up, scaled, seconds
 from tracekit.diagnosis.finding import Change, Evidence
-from tracekit.diagnosis.signals import evidence, q_share95, quarters_s
+from tracekit.diagnosis.signals import evidence, fact, q_share95, quarters_s
 from tracekit.diagnosis.view import View
 
 __all__ = ["burst", "grows", "overload", "worst_dispersion"]
@@ -33,37 +33,57 @@ def overload(view: View) -> Claim | None:
         return None
     quarters = quarters_s(view)
     loud = max(view.block, key=lambda name: view.block[name])
-    decoys = (change("max_num_seqs", view.data.policy.scheduler.max_num_seqs, 2 * view.data.policy.scheduler.max_num_seqs,
-                     "seats are taken"),
-              change("max_num_batched_tokens", view.data.policy.scheduler.max_num_batched_tokens,
-                     2 * view.data.policy.scheduler.max_num_batched_tokens, "the budget is full"))  # fmt: skip
+    decoys = (
+        scaled(view, "max_num_seqs", 2, "seats are taken"),
+        scaled(view, "max_num_batched_tokens", 2, "the budget is full"),
+    )
     rate, most = capacity.rate * capacity.engines, capacity.most * capacity.engines
     return Claim(
         id="OVERLOAD",
-        what=f"{rate:.3g} requests/s are offered, {most:.3g} is the most that any seats and budget serve: the time to the first token"
-             f" grows from {quarters[0]:.3g} s in the first quarter to {quarters[3]:.3g} s in the last",
-        first=dict.fromkeys((*QUEUE, "prefill_wait", "preempted"), 1.0), later=dict.fromkeys((*CROWD, "preempted", "stalled"), 1.0),
+        what=f"{rate:.3g} requests/s are offered, {most:.3g} is the most that any seats and budget serve: the time"
+        " to the first token"
+        f" grows from {quarters[0]:.3g} s in the first quarter to {quarters[3]:.3g} s in the last",
+        first=dict.fromkeys((*QUEUE, "prefill_wait", "preempted"), 1.0),
+        later=dict.fromkeys((*CROWD, "preempted", "stalled"), 1.0),
         evidence=(
-            Evidence(metric="offered/capacity", value=ratio, unit="x", threshold=1.0, note=f"{rate:.4g} of {most:.4g} requests/s"),
-            *(Evidence(metric=f"slope[{k}]", value=value, unit="s", note="mean TTFT by quarter of the arrivals")
-              for k, value in enumerate(quarters, 1)),
-            evidence(view, "prefill rate"), evidence(view, "served"), evidence(view, f"block[{loud}]", note="a decoy: it only says where"),
+            fact("offered/capacity", ratio, "x", 1.0, note=f"{rate:.4g} of {most:.4g} requests/s"),
+            *_slopes(view),
+            evidence(view, "prefill rate"),
+            evidence(view, "served"),
+            evidence(view, f"block[{loud}]", note="a decoy: it only says where"),
             evidence(view, "seats taken"),
         ),
-        is_not=(f"QUEUE_{loud.upper()}: that limit moves the queue, it does not end it: without it"
-                f" {capacity.most / max(capacity.served(), 1e-12):.3g} times as much is served",),
-        changes=_answers(view, capacity), tempting=decoys, because="work a request, by the profile, times requests a second",
-    )  # fmt: skip
+        is_not=(
+            f"QUEUE_{loud.upper()}: that limit moves the queue, it does not end it: without it"
+            f" {capacity.most / max(capacity.served(), 1e-12):.3g} times as much is served",
+        ),
+        changes=_answers(view, capacity),
+        tempting=decoys,
+        because="work a request, by the profile, times requests a second",
+    )
+
+
+def _slopes(view: View) -> tuple[Evidence, ...]:
+    return tuple(
+        fact(f"slope[{k}]", each, "s", note="mean TTFT by quarter of arrivals") for k, each in enumerate(quarters_s(view), 1)
+    )
 
 
 def _answers(view: View, capacity: Capacity) -> tuple[Change, ...]:
     rules = view.data.policy.rules
     need = math.ceil(capacity.engines * (capacity.rate or 0.0) / (0.9 * capacity.most))
-    replicas = change("fleet.replicas", capacity.engines, max(need, capacity.engines + 1),
-                      f"each serves {0.95 * capacity.most:.3g} requests/s at most; no scheduler knob serves more",
-                      sets=(f"fleet.replicas={max(need, capacity.engines + 1)}",
-                            *(("fleet.router=least_tokens",) if rules.fleet.replicas == 1 else ())),
-                      price="more devices", outside=True)  # fmt: skip
+    replicas = change(
+        "fleet.replicas",
+        capacity.engines,
+        max(need, capacity.engines + 1),
+        f"each serves {0.95 * capacity.most:.3g} requests/s at most; no scheduler knob serves more",
+        sets=(
+            f"fleet.replicas={max(need, capacity.engines + 1)}",
+            *(("fleet.router=least_tokens",) if rules.fleet.replicas == 1 else ()),
+        ),
+        price="more devices",
+        outside=True,
+    )
     return (replicas, _bound(view))
 
 
@@ -76,9 +96,14 @@ def _bound(view: View) -> Change:
     full = view.queued & (rows["prefill_tokens"] > 0)
     rate = float(rows["prefill_tokens"][full].sum()) / max(float(rows["duration_ns"][full].sum()), 1.0)
     tokens = max(round_up(target * rate, 1024), 1024)
-    return change("front_door.max_queued_tokens", door.max_queued_tokens, tokens,
-                  f"so much is prefilled within {seconds(target)}: who is let in keeps its time, the others are told at once",
-                  price="requests are refused at peaks; it protects the others, it cures nothing", outside=True)  # fmt: skip
+    return change(
+        "front_door.max_queued_tokens",
+        door.max_queued_tokens,
+        tokens,
+        f"so much is prefilled within {seconds(target)}: who is let in keeps its time, the others are told at once",
+        price="requests are refused at peaks; it protects the others, it cures nothing",
+        outside=True,
+    )
 
 
 def burst(view: View) -> Claim | None:
@@ -90,34 +115,35 @@ def burst(view: View) -> Claim | None:
     worst = evidence(view, "waits of worst fifth", 0.5)
     if spread < 2.5 or (worst.value or 0.0) < 0.5:
         return None
-    scheduler, latency = view.data.policy.scheduler, view.data.profile.latency
-    budget = scheduler.token_budget
-    length = max(latency.floor_ns, latency.a_ns) + latency.b_ns * 4 * budget
-    even = change("traffic.arrivals", "as recorded", "even", "the same requests at even distances do not wait", outside=True,
-                  price="it has to be done upstream: smooth, shed, or size for peaks and scale on queue depth")  # fmt: skip
-    trade = change("max_num_batched_tokens", scheduler.max_num_batched_tokens, 4 * scheduler.max_num_batched_tokens,
-                   "a bunch is prefilled in fewer iterations", tolerated=0.3,
-                   price=f"a trade: token gaps grow to {seconds(length)} beside a full iteration")  # fmt: skip
-    quarters = quarters_s(view)
     return Claim(
         id="BURST",
-        what=f"the load is {percent(capacity.load)} of capacity and comes bunched: counts per {scale_s:g} s vary {spread:.3g} times as much"
-             f" as chance would have it, and {percent(worst.value or 0)} of the waiting belongs to a fifth of the seconds",
-        first=dict.fromkeys((*QUEUE, "prefill_wait"), 1.0), later=dict.fromkeys(CROWD, 1.0),
+        what=f"the load is {percent(capacity.load)} of capacity and comes bunched: counts per {scale_s:g} s vary"
+        f" {spread:.3g} times as much"
+        f" as chance would have it, and {percent(worst.value or 0)} of the waiting belongs to a fifth of the seconds",
+        first=dict.fromkeys((*QUEUE, "prefill_wait"), 1.0),
+        later=dict.fromkeys(CROWD, 1.0),
         evidence=(
-            evidence(view, "arrivals cv", 1.5), evidence(view, "dispersion", 2.5),
-            Evidence(metric="dispersion at worst", value=spread, unit=f"variance/mean of {scale_s:g} s counts", threshold=2.5), worst,
-            Evidence(metric="offered/capacity", value=capacity.load, unit="x", threshold=1.0), q_share95(view, view.finished),
-            *(Evidence(metric=f"slope[{k}]", value=value, unit="s", note="mean TTFT by quarter: flat")
-              for k, value in enumerate(quarters, 1)),
+            evidence(view, "arrivals cv", 1.5),
+            evidence(view, "dispersion", 2.5),
+            fact("dispersion at worst", spread, f"variance/mean of {scale_s:g} s counts", 2.5),
+            worst,
+            fact("offered/capacity", capacity.load, "x", 1.0),
+            q_share95(view, view.finished),
+            *_slopes(view),
         ),
-        is_not=(f"OVERLOAD: the mean load is {percent(capacity.load)} of capacity", "QUEUE_SEATS: seats are not what the head waits for"),
-        changes=(even, _bound(view), trade),
-        tempting=(change("max_num_seqs", scheduler.max_num_seqs, 2 * scheduler.max_num_seqs, "requests wait"),
-                  change("order.by", view.data.policy.rules.order.by, "shortest_first", "short ones need not wait: the median falls and the"
-                         " tail rises")),
+        is_not=(f"OVERLOAD: the mean load is {percent(capacity.load)} of capacity",),
+        changes=_smoother(view),
+        tempting=(
+            scaled(view, "max_num_seqs", 2, "requests wait"),
+            change(
+                "order.by",
+                view.data.policy.rules.order.by,
+                "shortest_first",
+                "short ones need not wait: the median falls and the tail rises",
+            ),
+        ),
         because="arrivals are counted, not guessed",
-    )  # fmt: skip
+    )
 
 
 def worst_dispersion(view: View) -> tuple[float, float]:
@@ -133,3 +159,26 @@ def worst_dispersion(view: View) -> tuple[float, float]:
             chance = 1 + 3 * math.sqrt(2 / max(len(counts) - 1, 1))
             best = max(best, (float(counts.var() / counts.mean()) / max(chance / 1.5, 1.0), scale))
     return best
+
+
+def _smoother(view: View) -> tuple[Change, ...]:
+    scheduler, latency = view.data.policy.scheduler, view.data.profile.latency
+    budget = scheduler.token_budget
+    length = max(latency.floor_ns, latency.a_ns) + latency.b_ns * 4 * budget
+    even = change(
+        "traffic.arrivals",
+        "as recorded",
+        "even",
+        "the same requests at even distances do not wait",
+        outside=True,
+        price="it has to be done upstream: smooth, shed, or size for peaks and scale on queue depth",
+    )
+    trade = change(
+        "max_num_batched_tokens",
+        scheduler.max_num_batched_tokens,
+        4 * scheduler.max_num_batched_tokens,
+        "a bunch is prefilled in fewer iterations",
+        tolerated=0.3,
+        price=f"a trade: token gaps grow to {seconds(length)} beside a full iteration",
+    )
+    return (even, _bound(view), trade)

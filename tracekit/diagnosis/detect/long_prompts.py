@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.diagnosis.claim import Claim, change, percent, seconds
-from tracekit.diagnosis.finding import Evidence
-from tracekit.diagnosis.signals import evidence, q_share95, slow_share
+from tracekit.diagnosis.claim import Claim, change, percent, scaled, seconds
+from tracekit.diagnosis.finding import Change, Evidence
+from tracekit.diagnosis.signals import evidence, fact, q_share95, slow_share
 from tracekit.diagnosis.view import View
 
 __all__ = ["hol_long_prompt"]
@@ -48,53 +48,39 @@ def _held(view: View, long: Bools) -> Floats:
         mine = own[own["replica"] == replica]
         at = np.searchsorted(rows["iteration"][part], mine["iteration"])
         found[part] = np.bincount(at, weights=mine["query_len"], minlength=part.stop - part.start)[: part.stop - part.start]
-    return np.minimum(found / np.maximum(rows["prefill_tokens"], 1), 1.0)
+    share: Floats = np.minimum(found / np.maximum(rows["prefill_tokens"], 1), 1.0)
+    return share
 
 
 def _claim(view: View, long: Bools, weight: Floats, held: Floats, share: float) -> Claim:
-    rows, scheduler, latency = view.data.outcomes, view.data.policy.scheduler, view.data.profile.latency
-    budget, block = scheduler.token_budget, scheduler.block_size
-    at_a_time = _at_a_time(view, long)
-    step = max(block, view.data.policy.rules.batching.chunk_align)
-    cap = max(budget // (at_a_time + 1) // step * step, step)
+    rows, _scheduler, _latency = view.data.outcomes, view.data.policy.scheduler, view.data.profile.latency
     prompts = rows["prompt_tokens"][long].astype(np.float64)
     alone = view.yardstick_alone(long)
-    more = float(np.mean(prompts * (1 / cap - 1 / budget))) * (max(latency.floor_ns, latency.a_ns) + latency.h0_ns)
-    extra = max(more / max(alone, 1.0), 0.1)
-    classes = view.class_of(~long & (view.first_excess > 0))
     order = np.argsort(-rows["prompt_tokens"][long], kind="stable")
     culprits = tuple(rows["request"][long][order][:20].tolist())
-    busy = float(view.data.iterations["duration_ns"][held > 0.5].sum()) / max(float(view.data.iterations["duration_ns"].sum()), 1.0)
-    limit = change(
-        "long_prefill_token_threshold", scheduler.long_prefill_token_threshold, cap,
-        f"one prompt then leaves {budget - cap} of {budget} tokens of every iteration to the others",
-        price=f"long prompts take 10 to {max(round(100 * extra), 40)} % longer", tolerated=max(extra, 0.4),
-    )  # fmt: skip
-    smaller = max(cap // 4 // step * step, step)
+    busy = float(view.data.iterations["duration_ns"][held > 0.5].sum()) / max(
+        float(view.data.iterations["duration_ns"].sum()), 1.0
+    )
     return Claim(
         id="HOL_LONG_PROMPT",
         what=f"{percent(share)} of the waiting time of the slowest short requests falls inside the prefills of"
-             f" {int(long.sum())} prompts of {int(prompts.min())} tokens and more, which take {percent(busy)} of the time",
+        f" {int(long.sum())} prompts of {int(prompts.min())} tokens and more, which take {percent(busy)} of the time",
         first={"budget": weight, "under_way": weight},
-        evidence=(
-            q_share95(view, ~long, 0.8, whose="of the others than the long ones"), evidence(view, "block[budget]", 0.5),
-            evidence(view, "fill_w", 0.9), evidence(view, "kv max"),
-            Evidence(metric="waits inside long prefills", value=share, unit="of the slow ones' waiting time", threshold=0.5),
-            Evidence(metric="time of long prefills", value=busy, unit="of busy time"),
-            Evidence(metric="long prompts", value=float(long.sum()), unit="requests",
-                     sql=f"SELECT count(*) FROM outcomes WHERE run = {{run}} AND prompt_tokens >= {int(prompts.min())}"),
+        evidence=(*_evidence(view, long, share, busy),),
+        is_not=(
+            f"OVERLOAD: nothing waits in {percent(1 - _queue_time(view))} of the time",
+            "QUEUE_BUDGET: the prompt in progress takes a larger budget whole as well",
+            f"QUEUE_KV: at most {percent(float(view.kv.max()))} of the KV is in use",
         ),
-        is_not=(f"OVERLOAD: nothing waits in {percent(1 - _queue_time(view))} of the time",
-                "QUEUE_BUDGET: the prompt in progress takes a larger budget whole as well",
-                f"QUEUE_KV: at most {percent(float(view.kv.max()))} of the KV is in use"),
-        changes=(limit, change("long_prefill_token_threshold", scheduler.long_prefill_token_threshold, smaller,
-                               "a shorter wait for the others still", price="long prompts take longer still", tolerated=0.6)),
-        tempting=(change("max_num_batched_tokens", scheduler.max_num_batched_tokens, 2 * scheduler.max_num_batched_tokens,
-                         "the budget is full"),
-                  change("max_num_seqs", scheduler.max_num_seqs, 4 * scheduler.max_num_seqs, "requests wait")),
-        classes=classes, culprits=culprits, iterations=(held > 0.5) & view.queued,
+        changes=_caps(view, long, alone),
+        tempting=(
+            scaled(view, "max_num_batched_tokens", 2, "the budget is full"),
+            scaled(view, "max_num_seqs", 4, "requests wait"),
+        ),
+        culprits=culprits,
+        iterations=(held > 0.5) & view.queued,
         because=f"who held the budget is logged: longest {seconds(alone)} of prefill alone",
-    )  # fmt: skip
+    )
 
 
 def _queue_time(view: View) -> float:
@@ -117,3 +103,51 @@ def _at_a_time(view: View, long: Bools) -> int:
     order = np.argsort(level)
     reached = np.cumsum(length[order]) >= 0.95 * length.sum()
     return max(1, min(int(level[order][np.argmax(reached)]) // max(len(view.parts.lanes.of), 1), 3))
+
+
+def _caps(view: View, long: Bools, alone: float) -> tuple[Change, ...]:
+    """Half of the budget, or less where several long prompts are computed at a time; and a quarter of that."""
+    scheduler, latency = view.data.policy.scheduler, view.data.profile.latency
+    budget, step = scheduler.token_budget, max(scheduler.block_size, view.data.policy.rules.batching.chunk_align)
+    cap = max(budget // (_at_a_time(view, long) + 1) // step * step, step)
+    prompts = view.data.outcomes["prompt_tokens"][long].astype(np.float64)
+    more = float(np.mean(prompts * (1 / cap - 1 / budget))) * (max(latency.floor_ns, latency.a_ns) + latency.h0_ns)
+    extra = max(more / max(alone, 1.0), 0.1)
+    limit = change(
+        "long_prefill_token_threshold",
+        scheduler.long_prefill_token_threshold,
+        cap,
+        f"one prompt then leaves {budget - cap} of {budget} tokens of every iteration to the others",
+        price=f"long prompts take 10 to {max(round(100 * extra), 40)} % longer",
+        tolerated=max(extra, 0.4),
+    )
+    smaller = max(cap // 4 // step * step, step)
+    return (
+        limit,
+        change(
+            "long_prefill_token_threshold",
+            scheduler.long_prefill_token_threshold,
+            smaller,
+            "a shorter wait for the others still",
+            price="long prompts take longer still",
+            tolerated=0.6,
+        ),
+    )
+
+
+def _evidence(view: View, long: Bools, share: float, busy: float) -> tuple[Evidence, ...]:
+    shortest = int(view.data.outcomes["prompt_tokens"][long].min())
+    return (
+        q_share95(view, ~long, 0.8, whose="of the others than the long ones"),
+        evidence(view, "block[budget]", 0.5),
+        evidence(view, "fill_w", 0.9),
+        evidence(view, "kv max"),
+        fact("waits inside long prefills", share, "of the slow ones' waiting time", 0.5),
+        fact("time of long prefills", busy, "of busy time"),
+        fact(
+            "long prompts",
+            float(long.sum()),
+            "requests",
+            sql=f"SELECT count(*) FROM outcomes WHERE run = {{run}} AND prompt_tokens >= {shortest}",
+        ),
+    )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.diagnosis.claim import Claim, change, percent, seconds
-from tracekit.diagnosis.finding import Evidence
-from tracekit.diagnosis.signals import evidence
+from tracekit.diagnosis.claim import Claim, change, percent, scaled, seconds
+from tracekit.diagnosis.finding import Change
+from tracekit.diagnosis.signals import evidence, fact
 from tracekit.diagnosis.view import View
 
 __all__ = ["starvation"]
@@ -61,32 +61,34 @@ def _inverted(view: View, urgent: Bools) -> npt.NDArray[np.float64]:
 
 
 def _claim(view: View, urgent: Bools, weight: npt.NDArray[np.float64], share: float) -> Claim:
-    rows, scheduler = view.data.outcomes, view.data.policy.scheduler
+    rows, _scheduler = view.data.outcomes, view.data.policy.scheduler
     slow = view.slowest(urgent)
     mine = np.where(urgent, 1.0, 0.0)
-    classes = view.class_of(urgent)
-    reserve = _reserve(view, urgent)
-    level = int(view.data.source.priority[rows["request"][urgent]].max())  # type: ignore[index]
-    preempt = change("preemption.to_admit", False, True, "an urgent request then takes the place of the least urgent one that runs",
-                     price="what it displaces is computed again: less urgent requests wait longer and some work is done twice",
-                     tolerated=0.35)  # fmt: skip
-    keep = change("order.reserved", "none", f"priority={level} seqs={reserve}", "room is kept for urgent requests",
-                  price=f"{reserve} of {scheduler.max_num_seqs} seats stay empty when nothing urgent is there", tolerated=0.35)  # fmt: skip
+    classes = view.classes_of(mine)
     return Claim(
         id="STARVATION",
-        what=f"in {percent(share)} of the time that urgent requests{_named(classes)} wait, less urgent ones hold what they wait for;"
-             f" their slowest 5 % take {seconds(float(np.median(rows['ttft_ns'][slow])))} to the first token",
+        what=f"in {percent(share)} of the time that urgent requests{_named(classes)} wait, less urgent ones hold"
+        " what they wait for;"
+        f" their slowest 5 % take {seconds(float(np.median(rows['ttft_ns'][slow])))} to the first token",
         first=dict.fromkeys(("budget", "seats", "kv", "gate", "under_way"), weight * mine),
         evidence=(
-            Evidence(metric="inverted", value=share, unit="of the urgent requests' waiting time", threshold=0.5,
-                     note="every place taken, and a less urgent request in one of them"),
-            evidence(view, "block[seats]"), evidence(view, "block[kv]"), evidence(view, "kv max"),
+            fact(
+                "inverted",
+                share,
+                "of the urgent requests' waiting time",
+                0.5,
+                note="every place taken, and a less urgent request in one of them",
+            ),
+            evidence(view, "block[seats]"),
+            evidence(view, "block[kv]"),
+            evidence(view, "kv max"),
         ),
         is_not=("QUEUE_SEATS: more seats would be taken by the less urgent ones that wait, too",),
-        changes=(preempt, keep),
-        tempting=(change("max_num_seqs", scheduler.max_num_seqs, 2 * scheduler.max_num_seqs, "all seats are taken"),),
-        because="who ran while they waited is logged", classes=classes, urgent=True,
-    )  # fmt: skip
+        changes=_room(view, urgent),
+        tempting=(scaled(view, "max_num_seqs", 2, "all seats are taken"),),
+        because="who ran while they waited is logged",
+        urgent=True,
+    )
 
 
 def _reserve(view: View, urgent: Bools) -> int:
@@ -100,3 +102,25 @@ def _reserve(view: View, urgent: Bools) -> int:
 
 def _named(classes: tuple[str, ...]) -> str:
     return f" ({', '.join(classes)})" if classes else ""
+
+
+def _room(view: View, urgent: Bools) -> tuple[Change, ...]:
+    rows, scheduler, reserve = view.data.outcomes, view.data.policy.scheduler, _reserve(view, urgent)
+    level = int(view.data.source.priority[rows["request"][urgent]].max())  # type: ignore[index]
+    preempt = change(
+        "preemption.to_admit",
+        False,
+        True,
+        "an urgent request then takes the place of the least urgent one that runs",
+        price="what it displaces is computed again: less urgent requests wait longer and some work is done twice",
+        tolerated=0.35,
+    )
+    keep = change(
+        "order.reserved",
+        "none",
+        f"priority={level} seqs={reserve}",
+        "room is kept for urgent requests",
+        price=f"{reserve} of {scheduler.max_num_seqs} seats stay empty when nothing urgent is there",
+        tolerated=0.35,
+    )
+    return preempt, keep

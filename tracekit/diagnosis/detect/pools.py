@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from replay_engine.types import Phase
-from tracekit.diagnosis.claim import QUEUE, Claim, change, percent
+from tracekit.diagnosis.claim import QUEUE, Claim, change, percent, scaled
 from tracekit.diagnosis.detect.waits_elsewhere import busy_evidence
-from tracekit.diagnosis.finding import Change, Evidence
-from tracekit.diagnosis.signals import evidence, stage
+from tracekit.diagnosis.finding import Change
+from tracekit.diagnosis.signals import evidence, fact, stage
 from tracekit.diagnosis.view import View
 
 __all__ = ["imbalance", "pool_sizes"]
@@ -55,7 +55,9 @@ def _spare(view: View, engines: list[int]) -> tuple[Ints, Floats]:
     light = (rows["waiting"] == 0) & (view.fill < 0.5) & (rows["prefill_tokens"] == 0)
     for replica in engines:
         own = (rows["replica"] == replica) & ~light
-        level = np.searchsorted(np.sort(rows["start_ns"][own]), moments, "right") - np.searchsorted(np.sort(ends[own]), moments, "right")
+        level = np.searchsorted(np.sort(rows["start_ns"][own]), moments, "right") - np.searchsorted(
+            np.sort(ends[own]), moments, "right"
+        )
         spare |= level <= 0
     return moments, spare.astype(np.float64)
 
@@ -70,27 +72,28 @@ def _claim(view: View, weight: Floats, share: float, engines: list[int]) -> Clai
     sent = [int((view.data.outcomes["replica"] == k).sum()) for k in engines] if not pd else _prefilled(view, engines)
     kind = "prefill engine" if pd else "replica"
     more = ("pd.prefill", rules.pd.prefill) if pd else ("fleet.replicas", rules.fleet.replicas)
-    scheduler = view.data.policy.scheduler
     return Claim(
         id="PD_IMBALANCE" if pd else "ROUTING_IMBALANCE",
-        what=f"in {percent(share)} of the time that requests queue at one {kind}, another one has nothing to do; prompts went to them"
-             f" as {'/'.join(map(str, sorted(sent, reverse=True)))}",
+        what=f"in {percent(share)} of the time that requests queue at one {kind}, another one has nothing to do;"
+        " prompts went to them"
+        f" as {'/'.join(map(str, sorted(sent, reverse=True)))}",
         first=dict.fromkeys(QUEUE, weight),
         evidence=(
-            Evidence(metric="queued beside idle", value=share, unit="of queued time", threshold=0.3),
-            Evidence(metric="stage[P queue]" if pd else "stage[queue]", value=stage(view, *QUEUE), unit="of TTFT"),
-            Evidence(metric="stage[transfer]", value=stage(view, "transfer_wait", "transfer"), unit="of TTFT"),
-            Evidence(metric="stage[D queue]", value=stage(view, "decode_queue"), unit="of TTFT"),
+            fact("queued beside idle", share, "of queued time", 0.3),
+            fact("stage[P queue]" if pd else "stage[queue]", stage(view, *QUEUE), "of TTFT"),
+            fact("stage[transfer]", stage(view, "transfer_wait", "transfer"), "of TTFT"),
+            fact("stage[D queue]", stage(view, "decode_queue"), "of TTFT"),
             *(busy_evidence(view) if pd else ()),
             evidence(view, "block[budget]"),
         ),
         is_not=(f"OVERLOAD: another {kind} could have taken the work",),
         changes=better,
-        tempting=(change(more[0], more[1], more[1] + 1, "requests queue for these engines"),
-                  change("max_num_batched_tokens", scheduler.max_num_batched_tokens, 2 * scheduler.max_num_batched_tokens,
-                         "the budget is full")),
+        tempting=(
+            change(more[0], more[1], more[1] + 1, "requests queue for these engines"),
+            scaled(view, "max_num_batched_tokens", 2, "the budget is full"),
+        ),
         because="where each request went, and what every engine did then, is logged",
-    )  # fmt: skip
+    )
 
 
 def _prefilled(view: View, engines: list[int]) -> list[int]:
@@ -101,8 +104,15 @@ def _prefilled(view: View, engines: list[int]) -> list[int]:
 def _router(knob: str, router: str) -> tuple[Change, ...]:
     found = []
     if router != "least_tokens":
-        found.append(change(knob, router, "least_tokens", "a request goes where the fewest tokens are outstanding",
-                            price="the router must know what it has sent and what is answered"))  # fmt: skip
+        found.append(
+            change(
+                knob,
+                router,
+                "least_tokens",
+                "a request goes where the fewest tokens are outstanding",
+                price="the router must know what it has sent and what is answered",
+            )
+        )
     if router not in ("least_tokens", "power_of_two"):
         found.append(change(knob, router, "power_of_two", "nearly the same from two looks"))
     return tuple(found)
@@ -122,19 +132,37 @@ def pool_sizes(view: View) -> Claim | None:
     if (p_busy if prefill else d_busy) < 0.7:
         return None
     grown, shrunk = ("prefill", "decode") if prefill else ("decode", "prefill")
-    from_other = getattr(pd, shrunk) > 1 and (d_busy if prefill else p_busy) < 0.6
-    old, new = f"{pd.prefill}:{pd.decode}", dict(prefill=pd.prefill, decode=pd.decode)
-    new[grown] += 1
-    new[shrunk] -= from_other
-    move = change("pd", old, f"{new['prefill']}:{new['decode']}", f"the {grown} pool is what requests wait for",
-                  sets=tuple(f"pd.{pool}={new[pool]}" for pool in new if new[pool] != getattr(pd, pool)),
-                  price="an engine less to " + shrunk if from_other else "an engine more", outside=not from_other, tolerated=0.3)  # fmt: skip
+    move = _moved(view, grown, shrunk, d_busy if prefill else p_busy)
     return Claim(
         id="PD_IMBALANCE",
         what=f"the {grown} pool is busy {percent(p_busy if prefill else d_busy)} of the run and has a queue, the {shrunk} pool"
-             f" {percent(d_busy if prefill else p_busy)}",
+        f" {percent(d_busy if prefill else p_busy)}",
         first=dict.fromkeys(QUEUE, 1.0) if prefill else {"decode_queue": 1.0},
-        evidence=(Evidence(metric="stage[P queue]", value=p_wait, unit="of TTFT"),
-                  Evidence(metric="stage[D queue]", value=d_wait, unit="of TTFT"), *busy),
-        changes=(move,), confidence="medium", because="shares of busy time tell who is full, not how the work would split",
-    )  # fmt: skip
+        evidence=(
+            fact("stage[P queue]", p_wait, "of TTFT"),
+            fact("stage[D queue]", d_wait, "of TTFT"),
+            *busy,
+        ),
+        changes=(move,),
+        confidence="medium",
+        because="shares of busy time tell who is full, not how the work would split",
+    )
+
+
+def _moved(view: View, grown: str, shrunk: str, idle: float) -> Change:
+    """An engine more for one pool: from the other where that has one to spare, else another one."""
+    pd = view.data.policy.rules.pd
+    from_other = getattr(pd, shrunk) > 1 and idle < 0.6
+    old, new = f"{pd.prefill}:{pd.decode}", {"prefill": pd.prefill, "decode": pd.decode}
+    new[grown] += 1
+    new[shrunk] -= from_other
+    return change(
+        "pd",
+        old,
+        f"{new['prefill']}:{new['decode']}",
+        f"the {grown} pool is what requests wait for",
+        sets=tuple(f"pd.{pool}={new[pool]}" for pool in new if new[pool] != getattr(pd, pool)),
+        price="an engine less to " + shrunk if from_other else "an engine more",
+        outside=not from_other,
+        tolerated=0.3,
+    )

@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.diagnosis.capacity import capacity_of
-from tracekit.diagnosis.claim import CROWD, QUEUE, Claim, change, percent
+from tracekit.diagnosis.claim import CROWD, QUEUE, Claim, change, percent, scaled
 from tracekit.diagnosis.finding import Change, Evidence
-from tracekit.diagnosis.signals import evidence, q_share95
+from tracekit.diagnosis.signals import evidence, fact, q_share95
 from tracekit.diagnosis.view import View
 
 __all__ = ["prefix_miss", "prefixes"]
@@ -30,38 +30,34 @@ def prefix_miss(view: View) -> Claim | None:
     hit, best = float(taken.sum()) / prompt, float(np.maximum(ideal, taken).sum()) / prompt
     missed = np.maximum(ideal - taken, 0)
     saved = float(missed.sum()) / max(float((rows["prompt_tokens"] - taken).sum()), 1.0)
-    now, then = capacity_of(view.data), capacity_of(view.data, cached=np.maximum(ideal, taken).astype(np.float64))
-    if best - hit < 0.1 or saved < _SAVED or now is None or then is None:
+    then = capacity_of(view.data, cached=np.maximum(ideal, taken).astype(np.float64))
+    if best - hit < 0.1 or saved < _SAVED or then is None:
         return None
     spread = _replicas_per_prefix(view, group, ideal)
-    changes = _changes(view, spread, float(np.unique(group[ideal > 0]).size), missed)
+    changes = _changes(view, spread)
     if not changes:
         return None
     weight = min(1.0, saved / 0.5)
     routed = rules.fleet.replicas > 1 and spread > 1.5
-    why = f"each prefix is computed on {spread:.0f} of {rules.fleet.replicas} replicas" if routed else "what was computed is evicted"
-    scheduler = view.data.policy.scheduler
+    why = _why(view, routed, spread)
     return Claim(
         id="PREFIX_MISS",
         what=f"{percent(hit)} of the prompt tokens come from a cache, {percent(best)} could: {why}; full reuse saves"
-             f" {percent(saved)} of the prefill",
-        first=dict.fromkeys((*QUEUE, "preempted"), weight), later=dict.fromkeys((*CROWD, "preempted"), weight),
-        evidence=(
-            Evidence(metric="hit", value=hit, unit="of prompt tokens", threshold=best,
-                     sql="SELECT sum(cached_tokens) / sum(prompt_tokens) FROM outcomes WHERE run = {run}"),
-            Evidence(metric="hit_ideal", value=best, unit="of prompt tokens", note="one cache that forgets nothing"),
-            Evidence(metric="replicas per prefix", value=spread, unit="replicas", threshold=1.5, note="median over prefixes"),
-            evidence(view, "prefill rate"), q_share95(view, view.finished), evidence(view, "block[budget]", note="a consequence"),
-            evidence(view, "block[kv]", note="a consequence"),
+        f" {percent(saved)} of the prefill",
+        first=dict.fromkeys((*QUEUE, "preempted"), weight),
+        later=dict.fromkeys((*CROWD, "preempted"), weight),
+        evidence=_evidence(view, hit, best, spread),
+        is_not=(
+            "OVERLOAD: with the reuse that is there, the load is"
+            f" {percent(then.rate / then.most) if then.rate else 'not known'} of what the engines serve",
         ),
-        is_not=("OVERLOAD: with the reuse that is there, the load is"
-                f" {percent(then.rate / then.most) if then.rate else 'not known'} of what the engines serve",),
         changes=changes,
-        tempting=(change("max_num_batched_tokens", scheduler.max_num_batched_tokens, 2 * scheduler.max_num_batched_tokens,
-                         "the budget is full"),
-                  change("max_num_seqs", scheduler.max_num_seqs, 4 * scheduler.max_num_seqs, "requests wait")),
+        tempting=(
+            scaled(view, "max_num_batched_tokens", 2, "the budget is full"),
+            scaled(view, "max_num_seqs", 4, "requests wait"),
+        ),
         because="the trace says which prompts begin alike",
-    )  # fmt: skip
+    )
 
 
 def prefixes(view: View) -> tuple[Ints, Ints] | None:
@@ -115,17 +111,32 @@ def _replicas_per_prefix(view: View, group: Ints, ideal: Ints) -> float:
     return float(np.median(np.unique(pairs[0], return_counts=True)[1])) if pairs.size else 1.0
 
 
-def _changes(view: View, spread: float, many: float, missed: Ints) -> tuple[Change, ...]:
+def _changes(view: View, spread: float) -> tuple[Change, ...]:
     rules, scheduler = view.data.policy.rules, view.data.policy.scheduler
     off = not scheduler.enable_prefix_caching
     if off and rules.batching.kv_allocation == "contiguous":
         return ()
-    on = change("enable_prefix_caching", False, True, "prompts begin alike, and nothing is kept", price="hashing of prompts, cheap")
+    on = change(
+        "enable_prefix_caching", False, True, "prompts begin alike, and nothing is kept", price="hashing of prompts, cheap"
+    )
     skew = _skew(view)
-    route = change("fleet.router", rules.fleet.router, "prefix_affinity", "each prefix is then kept where it is sent",
-                   price=f"load follows prefixes: at most {skew:.2f} of the mean number of requests on one replica", tolerated=0.3)  # fmt: skip
-    more = change("num_gpu_blocks", scheduler.num_gpu_blocks, 4 * scheduler.num_gpu_blocks, "prefixes are evicted before they come again",
-                  price="more memory for KV", outside=True, tolerated=0.3)  # fmt: skip
+    route = change(
+        "fleet.router",
+        rules.fleet.router,
+        "prefix_affinity",
+        "each prefix is then kept where it is sent",
+        price=f"load follows prefixes: at most {skew:.2f} of the mean number of requests on one replica",
+        tolerated=0.3,
+    )
+    more = change(
+        "num_gpu_blocks",
+        scheduler.num_gpu_blocks,
+        4 * scheduler.num_gpu_blocks,
+        "prefixes are evicted before they come again",
+        price="more memory for KV",
+        outside=True,
+        tolerated=0.3,
+    )
     routed = rules.fleet.replicas > 1 and spread > 1.5 and not rules.fleet.router.startswith("prefix_affinity")
     return tuple(each for each, of in ((on, off), (route, routed), (more, not off)) if of)
 
@@ -140,3 +151,32 @@ def _skew(view: View) -> float:
     for count in np.sort(np.unique(found[0], return_counts=True)[1])[::-1].tolist():
         load[load.argmin()] += count
     return float(load.max() / load.mean())
+
+
+def _evidence(view: View, hit: float, best: float, spread: float) -> tuple[Evidence, ...]:
+    return (
+        fact(
+            "hit",
+            hit,
+            "of prompt tokens",
+            best,
+            sql="SELECT sum(cached_tokens) / sum(prompt_tokens) FROM outcomes WHERE run = {run}",
+        ),
+        fact("hit_ideal", best, "of prompt tokens", note="one cache that forgets nothing"),
+        fact("replicas per prefix", spread, "replicas", 1.5, note="median over prefixes"),
+        evidence(view, "prefill rate"),
+        q_share95(view, view.finished),
+        evidence(view, "block[budget]", note="a consequence"),
+        evidence(view, "block[kv]", note="a consequence"),
+        evidence(view, "prefill rate"),
+        q_share95(view, view.finished),
+    )
+
+
+def _why(view: View, routed: bool, spread: float) -> str:
+    rules = view.data.policy.rules
+    return (
+        f"each prefix is computed on {spread:.0f} of {rules.fleet.replicas} replicas"
+        if routed
+        else "what was computed is evicted"
+    )

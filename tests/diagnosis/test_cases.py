@@ -1,0 +1,184 @@
+"""The retold cases of trouble, diagnosed: the cause first, its numbers, the knob, and nothing that the case says is wrong."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from benchmarks.case_setups import CASES, recipe_setup
+from tracekit.diagnosis.diagnose import diagnose
+from tracekit.diagnosis.finding import Change, Diagnosis, Finding
+from tracekit.diagnosis.run_data import RunData
+
+EXPECTED: dict[str, tuple[list[str], tuple[str, ...], dict[str, tuple[float, float]]]] = {
+    "C1": ([], (), {}),
+    "D01": (
+        ["HOL_LONG_PROMPT"],
+        ("long_prefill_token_threshold=4096",),
+        {"q_share95": (0.9, 1), "block[budget]": (0.95, 1), "fill_w": (0.95, 1), "kv max": (0, 0.3),
+         "waits inside long prefills": (0.95, 1), "time of long prefills": (0.25, 0.4), "long prompts": (4, 4)},
+    ),
+    "D02": (
+        ["PREFILL_STALLS_DECODE", "HOL_LONG_PROMPT"],
+        ("batching.step=decode_first",),
+        {"stall_max": (5, 7), "prefill runs": (5, 100)},
+    ),
+    "D03": (
+        ["QUEUE_SEATS"],
+        ("max_num_seqs=4",),
+        {"block[seats]": (0.95, 1), "seats taken": (1, 1), "kv max": (0, 0.05), "fill_w": (0.01, 0.04)},
+    ),
+    "D04": (
+        ["PREEMPTION_STORM", "ADMISSION_LAX"],
+        ("scheduler_reserve_full_isl=true",),
+        {"recompute": (0.5, 1), "preempt_max": (20, 500), "kv p50": (0.95, 1), "readmitted at once": (0.9, 1),
+         "block[budget]": (0.93, 1)},
+    ),
+    "D05": (
+        ["ADMISSION_STRICT"],
+        ("batching.output_reserve_clip=256",),
+        {"block[kv]": (0.95, 1), "kv p95": (0, 0.05), "max_tokens / output p99": (25, 33), "running max": (7, 7),
+         "longest output": (142, 142)},
+    ),
+    "D06": (
+        ["STARVATION"],
+        ("preemption.to_admit=true",),
+        {"inverted": (0.9, 1), "block[seats]": (0.95, 1), "kv max": (0, 0.1)},
+    ),
+    "D07": (
+        ["CHUNK_TOO_SMALL"],
+        ("max_num_batched_tokens=4096",),
+        {"left below align": (0.95, 1), "running max": (1, 1), "kv max": (0, 0.05), "decode only": (0.05, 1)},
+    ),
+    "D08": (
+        ["PREFIX_MISS"],
+        ("fleet.router=prefix_affinity",),
+        {"hit_ideal": (0.78, 0.88), "hit": (0, 0.3), "replicas per prefix": (6, 8), "q_share95": (0.9, 1)},
+    ),
+    "D09": (
+        ["CLIENT_LIMIT"],
+        ("client.max_in_flight=300",),
+        {"dispatch": (0.95, 1), "in flight at the limit": (0.8, 1), "at the server": (90, 100), "running max": (100, 100),
+         "kv p95": (0.1, 0.3)},
+    ),
+    "D10": (
+        ["PD_IMBALANCE"],
+        ("pd.prefill_router=least_tokens",),
+        {"stage[P queue]": (0.55, 0.8), "queued beside idle": (0.9, 1), "P busy": (0.2, 0.3), "stage[transfer]": (0, 0.06)},
+    ),
+    "D11": (
+        ["KV_TRANSFER"],
+        ("kv_link.gb_per_s=50",),
+        {"stage[transfer wait]": (0.72, 0.95), "bandwidth": (0.45, 0.55), "stage[P compute]": (0, 0.05), "P busy": (0.1, 0.15)},
+    ),
+    "D12": (
+        ["QUEUE_KV", "PREEMPTION_STORM"],
+        ("max_num_seqs=7",),
+        {"kv p50": (0.95, 1), "recompute": (0.7, 0.9), "preempt/req": (3, 8)},
+    ),
+    "D13": (
+        ["BURST"],
+        ("traffic.arrivals=even",),
+        {"arrivals cv": (2.1, 3.9), "dispersion": (6, 12), "q_share95": (0.85, 1), "waits of worst fifth": (0.68, 0.88)},
+    ),
+    "D14": (
+        ["OVERLOAD"],
+        ("fleet.replicas=2", "fleet.router=least_tokens"),
+        {"slope[1]": (5, 18), "slope[4]": (70, 140), "prefill rate": (7000, 8300), "offered/capacity": (1.1, 1.5)},
+    ),
+    "D15": (
+        ["UNDERUSED_BUDGET"],
+        ("max_num_batched_tokens=24576",),
+        {"fill_w": (0.65, 0.85), "iterations full": (400, 800), "iterations half full": (400, 800)},
+    ),
+}  # fmt: skip
+"""Per case: the findings in order (others may follow), what the first proposes, and bounds of its evidence."""
+
+WRONG: dict[str, tuple[str, ...]] = {
+    "D01": ("max_num_seqs", "num_gpu_blocks", "max_num_batched_tokens", "OVERLOAD"),
+    "D02": ("max_num_batched_tokens",),
+    "D03": ("max_num_batched_tokens", "num_gpu_blocks"),
+    "D05": ("num_gpu_blocks", "max_num_seqs", "max_num_batched_tokens"),
+    "D06": ("max_num_seqs",),
+    "D07": ("max_num_seqs",),
+    "D08": ("max_num_batched_tokens", "max_num_seqs"),
+    "D10": ("pd.prefill",),
+    "D11": ("pd.prefill", "pd.decode"),
+    "D12": ("max_num_batched_tokens",),
+    "D13": ("max_num_seqs", "OVERLOAD"),
+    "D14": ("max_num_seqs", "max_num_batched_tokens", "num_gpu_blocks", "long_prefill_token_threshold"),
+    "D15": ("max_num_seqs",),
+}
+"""Knobs that nothing may propose, and causes that may not be named."""
+
+
+def test_the_long_prompts_are_named() -> None:
+    run, first = run_of("D01"), diagnosis_of("D01").findings[0]
+    assert first.classes == ("short",)
+    assert set(first.culprits) == set(run.outcomes["request"][run.outcomes["prompt_tokens"] > 400_000].tolist())
+
+
+@cache
+def run_of(case: str) -> RunData:
+    with TemporaryDirectory() as folder:
+        return RunData.replayed(recipe_setup(CASES / f"{case}.yaml", Path(folder)))
+
+
+@cache
+def diagnosis_of(case: str) -> Diagnosis:
+    return diagnose(run_of(case))
+
+
+def proposed(found: Diagnosis) -> list[Change]:
+    return [change for finding in found.findings for change in finding.changes]
+
+
+@pytest.mark.parametrize("case", EXPECTED)
+def test_the_cause_comes_first_with_its_knob_and_its_numbers(case: str) -> None:
+    ids, sets, bounds = EXPECTED[case]
+    found = diagnosis_of(case)
+    assert [finding.id for finding in found.findings][: max(len(ids), 1)] == ids
+    if not ids:
+        assert any("nothing is wrong" in remark for remark in found.remarks)
+        return
+    first = found.findings[0]
+    assert first.changes[0].sets == sets
+    seen = {each.metric: each.value for each in first.evidence}
+    for metric, (low, high) in bounds.items():
+        value = seen[metric]
+        assert value is not None and low <= value <= high, (metric, value)
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_nothing_forbidden_is_said(case: str) -> None:
+    found = diagnosis_of(case)
+    said = {finding.id for finding in found.findings} | {change.knob for change in proposed(found)}
+    assert not said & set(WRONG[case])
+
+
+@pytest.mark.parametrize("case", [case for case, (ids, *_) in EXPECTED.items() if ids])
+def test_a_finding_can_be_checked(case: str) -> None:
+    run, found = run_of(case), diagnosis_of(case)
+    requests = set(run.outcomes["request"].tolist())
+    iterations = set(zip(run.iterations["replica"].tolist(), run.iterations["iteration"].tolist(), strict=True))
+    for finding in found.findings:
+        assert finding.what and finding.because and finding.evidence and finding.is_not
+        assert finding.where.t0_ns <= finding.where.t1_ns
+        assert set(finding.where.requests) <= requests and set(finding.where.iterations) <= iterations
+        assert 0 < finding.share <= 1 + 1e-9
+        assert set(finding.culprits) <= requests
+        for change in finding.changes:
+            assert change.sets and change.why and change.old != change.new
+    assert found.unexplained_ns <= found.excess_ns
+    assert sum(f.excess_ns for f in roots(found)) + found.unexplained_ns <= found.excess_ns + len(found.findings) + 1
+
+
+def roots(found: Diagnosis) -> list[Finding]:
+    """Findings that no other one is paid for as well."""
+    seen: dict[int, Finding] = {}
+    for finding in found.findings:
+        seen.setdefault(finding.excess_ns, finding)
+    return list(seen.values())
