@@ -29,6 +29,6 @@ def built_setup(built: Built, variant: str) -> Setup:
     policy = load_policy(own.get("policy", built.policy), profile)
     source = TraceSource.from_loaded(read_trace(own.get("trace", built.trace)))
     return Setup(
-        profile=profile, policy=policy, slo=None, source=source, trace=0, trace_name=built.trace.parent.name, lead_in_ns=0, seed=0,
+        profile=profile, policy=policy, slo=None, source=source, trace=0, trace_name="case", lead_in_ns=0, seed=0,
         events="full", accept_degraded=False, warmup_ns=0, facts=door_facts(policy, profile, None, source),
     )  # fmt: skip

@@ -152,7 +152,7 @@ class View:
         return {name: self.share_of_queue(self.parts.family_weight(name)) for name in FAMILIES}
 
     def classes_of(self, got: Floats) -> tuple[str, ...]:
-        """The fewest classes that hold 95 % of ``got`` (per outcome row); empty where that takes all of them, or there are none."""
+        """The fewest classes that hold 95 % of ``got`` (per outcome row); empty where that takes all, or there are none."""
         labels = self.data.labels("class")
         if labels is None or len(labels.names) < 2 or not got.any():
             return ()
