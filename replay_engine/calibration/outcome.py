@@ -67,14 +67,25 @@ def implied(latency: Latency, model: ModelFacts, peaks: HardwareFacts | None) ->
         ("weights", model.weight_bytes / latency.floor_ns * 1e9 if latency.floor_ns else None, "GB/s", 1e9, "bandwidth_bytes_s"),
         ("KV reads", model.kv_bytes_per_token / latency.e_ns * 1e9 if latency.e_ns else None, "GB/s", 1e9, "bandwidth_bytes_s"),
     )
+    token, pair = 2 * model.parameters, 4 * model.layers * model.hidden_size
+    facts += (
+        # heads are not known here: those of most models together are as wide as the model
+        ("attention of prompts", pair / latency.c_ns * 1e9 if latency.c_ns else None, "TFLOP/s", 1e12, "peak_flops"),
+        ("decoding sequences", token / latency.d_ns * 1e9 if latency.d_ns else None, "TFLOP/s", 1e12, "peak_flops"),
+    )
     lines = []
     for what, value, unit, scale, peak in facts:
         if value is None:
             lines.append((what, "nothing: the coefficient is 0"))
             continue
-        share = f", {value / (getattr(peaks, peak) * peaks.tensor_parallel):.0%} of peak" if peaks is not None else ""
+        share = "" if peaks is None else _of_peak(value / (getattr(peaks, peak) * peaks.tensor_parallel))
         lines.append((what, f"{value / scale:.4g} {unit}{share}"))
     return lines
+
+
+def _of_peak(share: float) -> str:
+    # a decoding sequence's products cost nothing of their own while the weights they need are still on their way
+    return f", {share:.0%} of peak" if share <= 1 else ", beyond the peak: hidden behind the reads of the weights"
 
 
 def known_peaks(device: str, memory_bytes: int) -> HardwareFacts | None:

@@ -33,6 +33,10 @@ class SourceRequest:
     policy: str | None = None
     prior: str | None = None
     model: str | None = None
+    hardware: str | None = None
+    tensor_parallel: int | None = None
+    dtype: str | None = None
+    kv_dtype: str | None = None
     db: str | Path = "tracekit.duckdb"
     seed: int = 0
     progress: Progress | None = None
@@ -101,9 +105,17 @@ KINDS: dict[str, Kind] = {
         reads="tracekit.calibration.vllm_log:calibrate_vllm_log",
         options=frozenset({"sets", "prior"}),
     ),
+    "roofline": Kind(
+        what="a model's config.json, or the folder it is in",
+        reads="tracekit.calibration.on_paper:calibrate_on_paper",
+        options=frozenset({"hardware", "tensor_parallel", "dtype", "kv_dtype"}),
+    ),
 }
 ALWAYS = frozenset({"source", "db", "seed", "progress"})
-OPTIONS = {"sets": "--set", "policy": "--policy", "prior": "--prior", "model": "--model"}
+OPTIONS = {
+    "sets": "--set", "policy": "--policy", "prior": "--profile", "model": "--model", "hardware": "--hardware",
+    "tensor_parallel": "--tensor-parallel", "dtype": "--dtype", "kv_dtype": "--kv-dtype",
+}  # fmt: skip
 
 
 def calibrate_source(request: SourceRequest, kind: str | None = None) -> Written:
@@ -135,13 +147,15 @@ def find_kind(request: SourceRequest) -> str:
         for name, marks in _MARKS.items():
             if all(mark in start + middle for mark in marks):
                 return name
+    if (path / "config.json").is_file():
+        return "roofline"
     if path.exists():
         raise UsageError(f"{shown(request.source)}: not a source of a known kind; expected {_expected()}")
     return "run"
 
 
 _LOOK = 1 << 20
-_MARKS = {"vllm-log": (b"Iteration(", b"iteration elapsed time")}
+_MARKS = {"vllm-log": (b"Iteration(", b"iteration elapsed time"), "roofline": (b'"num_hidden_layers"', b'"hidden_size"')}
 """What the start or the middle of a file of each kind contains."""
 
 

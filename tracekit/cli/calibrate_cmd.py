@@ -27,7 +27,10 @@ class Engine(StrEnum):
 
 
 SourceArgument = Annotated[
-    str | None, typer.Argument(metavar="[SOURCE]", help="A log of vLLM, or a recorded run [default: a model is measured].")
+    str | None,
+    typer.Argument(
+        metavar="[SOURCE]", help="A log of vLLM, a recorded run, or a model's config.json [default: a model is measured]."
+    ),
 ]
 As = Annotated[
     str | None, typer.Option("--as", metavar="KIND", help="What kind of source it is; found by what it is when not given.")
@@ -42,6 +45,21 @@ PolicyOption = Annotated[
 ]
 Prior = Annotated[
     str | None, typer.Option("--profile", metavar="NAME|FILE", help="Whose numbers stand where the source cannot tell.")
+]
+Hardware = Annotated[
+    str | None, typer.Option("--hardware", metavar="NAME", help="Of a config.json: the accelerator, as h100 or rtx4090.")
+]
+TensorParallel = Annotated[
+    int | None,
+    typer.Option("--tensor-parallel", metavar="N", min=1, help="Of a config.json: so many cards [default: 1]."),
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option("--dtype", metavar="NAME", help="Of a config.json: weights as bfloat16, fp8, int4 [default: its own]."),
+]
+KvDtype = Annotated[
+    str | None,
+    typer.Option("--kv-dtype", metavar="NAME", help="Of a config.json: KV as bfloat16 or fp8 [default: 16 bits]."),
 ]
 Check = Annotated[
     str | None,
@@ -87,6 +105,10 @@ def calibrate(
     sets: Sets = None,
     policy: PolicyOption = None,
     prior: Prior = None,
+    hardware: Hardware = None,
+    tensor_parallel: TensorParallel = None,
+    dtype: Dtype = None,
+    kv_dtype: KvDtype = None,
     check: Check = None,
     split: SplitOption = None,
     configs: Configs = None,
@@ -130,15 +152,21 @@ def _fitted(given: dict[str, Any]) -> None:
         note("the profile was not written; --out FILE keeps it")
 
 
+def _option(name: str) -> str:
+    names = {"kind": "as", "sets": "set", "prior": "profile", "run": "from"}
+    return "--" + names.get(name, name).replace("_", "-")
+
+
 def _checked(given: dict[str, Any]) -> None:
     from tracekit.cli.progress import ProgressDisplay
     from tracekit.cli.trust_view import render_trust
     from tracekit.errors import UsageError
     from tracekit.trust import check_profile
 
-    for name in ("kind", "prior", "model", "cases", "run", "repeats", "device"):
+    fits = ("kind", "prior", "model", "cases", "run", "repeats", "device", "hardware", "tensor_parallel", "dtype", "kv_dtype")
+    for name in fits:
         if given[name]:
-            name = {"kind": "--as", "prior": "--profile", "run": "--from"}.get(name, f"--{name}")
+            name = _option(name)
             raise UsageError(f"{name} and --check: nothing is fitted; expected one of them")
     options = {name: given[name] for name in ("policy", "configs", "seed", "db")}
     with ProgressDisplay("check", unit="replays") as progress:
@@ -155,9 +183,9 @@ def _measured(given: dict[str, Any]) -> Written:
     from tracekit.cli.progress import ProgressDisplay
     from tracekit.errors import UsageError
 
-    for name, value in (("--as", "kind"), ("--set", "sets"), ("--policy", "policy"), ("--profile", "prior")):
-        if given[value]:
-            raise UsageError(f"{name}: says how a source is read; expected a SOURCE too")
+    for name in ("kind", "sets", "policy", "prior", "hardware", "tensor_parallel", "dtype", "kv_dtype"):
+        if given[name]:
+            raise UsageError(f"{_option(name)}: says how a source is read; expected a SOURCE too")
     options = {name: given[name] for name in ("model", "repeats", "device", "seed")}
     with ProgressDisplay("calibrate", unit="batches") as progress:
         return calibrate_engine(cases=given["cases"] or (), progress=progress, **options)
@@ -172,7 +200,8 @@ def _from_source(given: dict[str, Any]) -> Written:
         if given[value]:
             raise UsageError(f"{name} and a source: it is fitted as it was recorded; expected one of them")
     source, kind = (given["source"], given["kind"]) if given["run"] is None else (given["run"], "run")
-    options = {name: given[name] for name in ("policy", "prior", "model", "db", "seed")}
+    names = ("policy", "prior", "model", "hardware", "tensor_parallel", "dtype", "kv_dtype", "db", "seed")
+    options = {name: given[name] for name in names}
     with ProgressDisplay("calibrate", unit="steps") as progress:
         return calibrate_source(SourceRequest(source=source, sets=tuple(given["sets"] or ()), progress=progress, **options), kind)
 
