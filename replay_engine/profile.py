@@ -19,6 +19,7 @@ from replay_engine.settings_file import locate, nearest, one_line, parse_toml, r
 
 __all__ = [
     "DEFAULT_PROFILE",
+    "PROFILE_SCHEMA",
     "HardwareFacts",
     "Latency",
     "ModelFacts",
@@ -28,6 +29,7 @@ __all__ = [
     "parse_profile",
 ]
 
+PROFILE_SCHEMA = "tracekit.profile/1"
 DEFAULT_PROFILE = "h100-llama-3.1-8b"
 _TABLES = ("latency", "model", "hardware", "fit", "provenance")
 
@@ -106,6 +108,7 @@ class Profile:
     def to_dict(self) -> dict[str, Any]:
         """The file's layout as plain values; ``None`` tables are left out."""
         document: dict[str, Any] = {
+            "schema": PROFILE_SCHEMA,
             "name": self.name,
             "aliases": list(self.aliases),
             "physics": "off" if self.synthetic else "on",
@@ -156,8 +159,11 @@ def parse_profile(text: str, where: str = "profile") -> Profile:
     """A profile from TOML text. ``ConfigError`` (one line, with ``where``) on anything unknown, missing or impossible."""
     document = parse_toml(text, where)
     for key in document:
-        if key not in (*_TABLES, "name", "aliases", "physics"):
+        if key not in (*_TABLES, "schema", "name", "aliases", "physics"):
             raise ConfigError(f"{locate(text, '', key, where)}: {key}: unknown; {nearest(key, _TABLES)}")
+    if document.get("schema", PROFILE_SCHEMA) != PROFILE_SCHEMA:
+        place, given = locate(text, "", "schema", where), one_line(document["schema"])
+        raise ConfigError(f"{place}: schema = {given}: of another version; expected {PROFILE_SCHEMA}, which is what is read here")
     if document.get("physics", "on") not in ("on", "off"):
         raise ConfigError(f"{locate(text, '', 'physics', where)}: physics = {document['physics']!r}: expected 'on' or 'off'")
     if "latency" not in document:

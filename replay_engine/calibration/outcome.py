@@ -62,17 +62,17 @@ def calibrate_samples(samples: Samples, *, factor: float | None = None, sources:
 
 def implied(latency: Latency, model: ModelFacts, peaks: HardwareFacts | None) -> list[tuple[str, str]]:
     """What the coefficients say of the hardware, with the share of its peak where that is known: lines of (what, value)."""
-    facts = (
+    facts: list[tuple[str, float | None, str, float, str]] = [
         ("prompt tokens", 2 * model.parameters / latency.b_ns * 1e9 if latency.b_ns else None, "TFLOP/s", 1e12, "peak_flops"),
         ("weights", model.weight_bytes / latency.floor_ns * 1e9 if latency.floor_ns else None, "GB/s", 1e9, "bandwidth_bytes_s"),
         ("KV reads", model.kv_bytes_per_token / latency.e_ns * 1e9 if latency.e_ns else None, "GB/s", 1e9, "bandwidth_bytes_s"),
-    )
+    ]
     token, pair = 2 * model.parameters, 4 * model.layers * model.hidden_size
-    facts += (
+    facts += [
         # heads are not known here: those of most models together are as wide as the model
         ("attention of prompts", pair / latency.c_ns * 1e9 if latency.c_ns else None, "TFLOP/s", 1e12, "peak_flops"),
         ("decoding sequences", token / latency.d_ns * 1e9 if latency.d_ns else None, "TFLOP/s", 1e12, "peak_flops"),
-    )
+    ]
     lines = []
     for what, value, unit, scale, peak in facts:
         if value is None:

@@ -105,6 +105,11 @@ KINDS: dict[str, Kind] = {
         reads="tracekit.calibration.vllm_log:calibrate_vllm_log",
         options=frozenset({"sets", "prior"}),
     ),
+    "events": Kind(
+        what="an event log: Parquet or JSONL rows of iterations (docs/event_log.md)",
+        reads="tracekit.calibration.event_log:calibrate_event_log",
+        options=frozenset({"prior"}),
+    ),
     "roofline": Kind(
         what="a model's config.json, or the folder it is in",
         reads="tracekit.calibration.on_paper:calibrate_on_paper",
@@ -140,6 +145,8 @@ def calibrate_source(request: SourceRequest, kind: str | None = None) -> Written
 def find_kind(request: SourceRequest) -> str:
     """The kind of the source, by what it is. ``UsageError``: neither a file nor the name of a run."""
     path = Path(request.source)
+    if path.is_file() and path.suffix == ".parquet":
+        return "events"
     if path.is_file():
         with path.open("rb") as file:
             start = file.read(_LOOK)
@@ -155,7 +162,10 @@ def find_kind(request: SourceRequest) -> str:
 
 
 _LOOK = 1 << 20
-_MARKS = {"vllm-log": (b"Iteration(", b"iteration elapsed time"), "roofline": (b'"num_hidden_layers"', b'"hidden_size"')}
+_MARKS = {
+    "vllm-log": (b"Iteration(", b"iteration elapsed time"), "events": (b'"decode_seqs"', b'"prefill_tokens"'),
+    "roofline": (b'"num_hidden_layers"', b'"hidden_size"'),
+}  # fmt: skip
 """What the start or the middle of a file of each kind contains."""
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tracekit.cli.options import AsJson, Debug
 from tracekit.cli.output import emit, print_table, print_text
+
+if TYPE_CHECKING:
+    from tracekit.profile_diff import ProfileDiff
 
 __all__ = ["register"]
 
@@ -49,8 +52,34 @@ def show(
     from replay_engine.profile import load_profile
 
     found = load_profile(profile)
-    document = {"schema": "tracekit.profile/1", **found.to_dict()}
-    emit(document, as_json, lambda: print_text(f"# {found.describe()}\n{found.to_toml()}"))
+    emit(found.to_dict(), as_json, lambda: print_text(f"# {found.describe()}\n{found.to_toml()}"))
+
+
+ONE = Annotated[str, typer.Argument(metavar="PROFILE", help="A shipped profile's name or alias, or a TOML file.")]
+OTHER = Annotated[str, typer.Argument(metavar="PROFILE", help="What it is held against.")]
+
+
+@profiles.command()
+def diff(one: ONE, other: OTHER, as_json: AsJson = False, debug: Debug = False) -> None:
+    """Show where two profiles differ: coefficients and their sources, facts, and what typical iterations take."""
+    from replay_engine.profile import load_profile
+    from tracekit.profile_diff import diff_profiles
+
+    found = diff_profiles(load_profile(one), load_profile(other))
+    emit({"schema": "tracekit.profiles-diff/1", **found.to_dict()}, as_json, lambda: _render_diff(found))
+
+
+def _render_diff(found: ProfileDiff) -> None:
+    head = ("coefficient", found.names[0], found.names[1], "change %")
+    print_table(head, [(each.what, each.one, each.other, each.percent) for each in found.coefficients])
+    print_text("")
+    rows = [(each.what, each.one, each.other, each.percent) for each in found.iterations]
+    print_table(("iteration", "ms", "ms", "change %"), rows)
+    for each in found.sources:
+        print_text(f"{each.what}: {each.one} | {each.other}")
+    if found.facts:
+        print_text("")
+        print_table(("fact", *found.names), [(each.what, each.one, each.other) for each in found.facts])
 
 
 def register(app: typer.Typer) -> None:

@@ -1,0 +1,125 @@
+"""Event logs: a recorded run written as one and fitted from it gives what the run gives; what is wrong is one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from replay_engine.profile import load_profile
+from tracekit.calibration.event_log import COLUMNS, SCHEMA, write_event_log
+from tracekit.cli.main import main
+from tracekit.store import Store
+
+COSTS = {"floor_ns": 5e6, "a_ns": 4e6, "b_ns": 3e4, "c_ns": 2.0, "d_ns": 4e4, "e_ns": 50.0}
+NEEDED = [each.name for each in COLUMNS if each.needed]
+
+
+def rows(count: int = 400) -> list[dict[str, Any]]:
+    """Iterations as some plug-in would write them, device times from ``COSTS``."""
+    draw = np.random.default_rng(3)
+    found = []
+    for number in range(count):
+        seqs = int(draw.integers(1, 60))
+        kv, tokens = seqs * int(draw.integers(100, 4000)), int(draw.integers(1, 2000)) if number % 3 == 0 else 0
+        qk = tokens * int(draw.integers(0, 3000)) + tokens * tokens // 2
+        base = max(COSTS["floor_ns"], COSTS["a_ns"] + COSTS["b_ns"] * tokens)
+        device = base + COSTS["c_ns"] * qk + COSTS["d_ns"] * seqs + COSTS["e_ns"] * kv
+        found.append({
+            "iteration": number, "device_ns": int(device), "host_ns": 900_000, "prefill_tokens": tokens, "prefill_qk": qk,
+            "decode_seqs": seqs, "decode_kv_tokens": kv, "note": "of the plug-in's own",
+        })  # fmt: skip
+    return found
+
+
+def jsonl(file: Path, lines: list[dict[str, Any]]) -> str:
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return str(file)
+
+
+def found(out: Path) -> dict[str, float]:
+    latency = load_profile(out).latency
+    return {name: getattr(latency, name) for name in COSTS}
+
+
+@pytest.mark.parametrize("make", ["jsonl", "headed", "parquet", "durations"])
+def test_planted_costs_come_back(make: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines, out = rows(), tmp_path / "p.toml"
+    if make == "durations":
+        lines = [{**line, "duration_ns": line["device_ns"]} for line in lines]
+        for line in lines:
+            del line["device_ns"]
+    if make == "parquet":
+        source = str(tmp_path / "log.parquet")
+        pl.DataFrame(lines).write_parquet(source)
+    else:
+        head = [{"schema": SCHEMA, "writer": "plug-in 0.3"}] if make == "headed" else []
+        source = jsonl(tmp_path / "log.jsonl", head + lines)
+    assert main(["calibrate", source, "--out", str(out), "--json"]) == 0
+    assert found(out) == pytest.approx(COSTS, rel=0.01)
+    assert load_profile(out).latency.h0_ns == pytest.approx(9e5, rel=0.01)
+    if make == "headed":
+        assert "plug-in 0.3" in load_profile(out).provenance["kind"]
+    capsys.readouterr()
+
+
+def test_a_recorded_run_is_the_same_source_as_its_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    db, log = tmp_path / "db.duckdb", tmp_path / "run.parquet"
+    requests = [{"timestamp": 0.05 * i, "input_length": 20 + 37 * i % 900, "output_length": 5 + 11 * i % 70} for i in range(80)]
+    trace = jsonl(tmp_path / "trace.jsonl", requests)
+    assert main(["replay", trace, "--engine", "sim", "--profile", "h100", "--db", str(db), "--json"]) == 0
+    count = write_event_log(Store(db), "last", log)
+    assert count == pl.read_parquet(log).height
+    latencies = []
+    for source, more in (("last", ["--db", str(db)]), (str(log), [])):
+        out = tmp_path / "p.toml"
+        assert main(["calibrate", source, *more, "--out", str(out), "--json"]) == 0
+        latencies.append(load_profile(out).latency)
+    assert latencies[0] == latencies[1]
+    assert pl.read_parquet_metadata(log)["schema"] == SCHEMA
+    capsys.readouterr()
+
+
+def test_rows_that_nothing_is_known_of_do_not_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = rows()
+    late = [{**line, "device_ns": None} for line in lines[:50]]
+    slow = [{**line, "device_ns": 100 * line["device_ns"], "mode": "late"} for line in lines[:50]]
+    out = tmp_path / "p.toml"
+    assert main(["calibrate", jsonl(tmp_path / "log.jsonl", late + slow + lines), "--out", str(out), "--json"]) == 0
+    assert found(out) == pytest.approx(COSTS, rel=0.01)
+    capsys.readouterr()
+
+
+def without(name: str) -> list[dict[str, Any]]:
+    return [{key: value for key, value in line.items() if key != name} for line in rows(20)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "said"),
+    [
+        *((without(name), 3, f"column {name}: missing column") for name in NEEDED),
+        (without("device_ns"), 3, "device_ns, or duration_ns instead"),
+        ([*rows(20)[:-1], {**rows(1)[0], "decode_seqs": -3}], 3, "line 20, column decode_seqs: '-3.0': below 0"),
+        ([{**line, "prefill_qk": "many"} for line in rows(20)], 3, "column prefill_qk: 'many': not a number"),
+        ([{"schema": "tracekit.iterations/9"}, *rows(20)], 3, "'tracekit.iterations/9': not a schema that is known here"),
+        (rows(3), 2, "cannot tell the coefficients"),
+    ],
+)
+def test_mistakes_are_one_line(
+    lines: list[dict[str, Any]], code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["calibrate", jsonl(tmp_path / "log.jsonl", lines), "--as", "events", "--json"]) == code
+    out, err = capsys.readouterr()
+    assert said in json.loads(out)["error"]
+    assert err.count("\n") == 1
+
+
+def test_the_page_names_every_column() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "event_log.md").read_text(encoding="utf-8")
+    for each in COLUMNS:
+        (line,) = (line for line in page.splitlines() if line.startswith("|") and f"`{each.name}`" in line.split("|")[1])
+        assert ("yes" in line.split("|")[3]) == each.needed, each.name
