@@ -160,8 +160,7 @@ def write_event_log(store: Store, run: str, file: str | Path) -> int:
         names = [each.name for each in COLUMNS if each.name in there]
         picks = ", ".join(f"CAST({name} AS VARCHAR) AS {name}" if name == "mode" else name for name in names)
         query = f"SELECT {picks}, replica AS engine FROM iterations WHERE run = ? ORDER BY replica, iteration"
-        table = con.execute(query, [number]).to_arrow_table()
-    assert table is not None
+        table = con.sql(query, params=[number]).to_arrow_table()
     table = table.replace_schema_metadata({"schema": SCHEMA, "writer": "tracekit"})
     pyarrow.parquet.write_table(table, file)
     return int(table.num_rows)
