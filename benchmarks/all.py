@@ -21,9 +21,10 @@ __all__ = ["NAMES", "main", "readme", "result_name", "run_one"]
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-NAMES = ("startup", "iterations", "lean", "mooncake", "policies", "whole", "experiment", "load", "dashboard", "engine")
+NAMES = ("startup", "iterations", "lean", "mooncake", "policies", "blame", "whole", "experiment", "load", "dashboard", "engine")
 QUICK = {
     "policies": ["--scale", "0.3"],
+    "blame": ["--requests", "20000"],
     "whole": ["--quick", "--repeats", "2"],
     "load": ["--rows", "500000", "--repeats", "2"],
     "lean": ["--repeats", "2"],

@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks import all as every
 from benchmarks import (
+    blame,
     dashboard,
     experiment,
     fleet,
@@ -106,6 +107,12 @@ def test_engine(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"decode_per_s", "decode_ratio", "host_us", "host_warm_us", "event_log_us"} <= set(figures)
     assert (figures["host_us"]["target"], figures["event_log_us"]["target"], figures["decode_ratio"]["target"]) == (150, 10, 1)
     assert figures["host_us"]["value"] > 0
+
+
+def test_blame(capsys: pytest.CaptureFixture[str]) -> None:
+    figures = json.loads(run(blame.main, "--json", "--repeats", "1", "--requests", "400", capsys=capsys))["figures"]
+    assert figures["attribution_s"]["value"] > 0 and figures["attribution_s"]["target"] is None
+    assert figures["attribution_ratio"]["value"] == figures["attribution_s"]["value"] / figures["one_pass_s"]["value"]
 
 
 def test_policies(capsys: pytest.CaptureFixture[str]) -> None:
