@@ -44,6 +44,7 @@ PARTS: dict[str, str] = {
     "lost": "all that a replica which failed had done for it, and its waiting there",
     "under_way": "the rest of an iteration that had been planned before it came",
     "queue": "waiting; after the dot why the head of its queue was refused",
+    "queue_or_prefill": "of an observed trace that tells no queue times: all before the first token",
     "prefill": "iterations that computed its prompt",
     "prefill_shared": "what other prompts added to those iterations",
     "first_step": "its first iteration after its KV had come from another engine",
