@@ -1,5 +1,7 @@
-"""Policy search over a trace. Nothing here yet."""
+"""Policy search over a trace: what to set for the best SLO-goodput, and the proof on traffic that was not searched."""
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from tuner.tune import TuneReport, tune
+
+__all__ = ["TuneReport", "tune"]

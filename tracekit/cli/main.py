@@ -27,6 +27,7 @@ from tracekit.cli import (
     store_cmd,
     synth_cmd,
     traces_cmd,
+    tune_cmd,
     validate_cmd,
 )
 from tracekit.cli.output import note, print_json, write_out
@@ -57,7 +58,7 @@ def _root(
 
 _VERBS = (
     replay_cmd, traces_cmd, validate_cmd, synth_cmd, describe_cmd, runs_cmd, compare_cmd, experiment_cmd, calibrate_cmd,
-    profiles_cmd, jobs_cmd, dashboard_cmd, store_cmd,
+    tune_cmd, profiles_cmd, jobs_cmd, dashboard_cmd, store_cmd,
 )  # fmt: skip
 for _verbs in _VERBS:
     _verbs.register(app)

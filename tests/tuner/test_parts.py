@@ -1,0 +1,221 @@
+"""The parts of a study by value: what is next, what is kept, what is bisected, which windows, which interval."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from optuna.trial import TrialState, create_trial
+
+from tracekit.errors import UsageError
+from tuner.cells import CellFile
+from tuner.gains import gain_of
+from tuner.objective import attainment, bisect_rate, fewest, goodput, parse_objectives, value_of
+from tuner.proposing import FULL, PointSampler, distributions_of, estimated_value
+from tuner.space import Knob, Space
+from tuner.surrogate import Surrogate, encode, expected_improvement
+from tuner.windows import StudyWindow, split_windows
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+PLANE = Space(knobs=(Knob(name="a", levels=tuple(range(20))), Knob(name="b", levels=tuple(range(20)))))
+
+
+def hill(point: dict[str, Any]) -> float:
+    """A ridge with a cliff, best at (14, 6)."""
+    a, b = point["a"] / 19, point["b"] / 19
+    return 10 * math.exp(-3 * ((a - 14 / 19) ** 2 + (b - 6 / 19) ** 2)) * (0.5 if a > 0.8 else 1.0)
+
+
+def trials_to(share: float, seed: int, propose: Any) -> int:
+    """How many trials until ``share`` of the best."""
+    trials: list[Any] = []
+    for number in range(400):
+        point = propose(trials, np.random.default_rng([seed, number]))
+        value = hill(point)
+        trials.append(create_trial(params=point, distributions=distributions_of(PLANE), value=value))
+        trials[-1].number = number
+        if value >= share * 10:
+            return number + 1
+    raise AssertionError("never")
+
+
+def test_the_search_needs_less_than_half_of_what_random_search_needs() -> None:
+    points = list(PLANE.points())
+
+    def random(trials: list[Any], rng: np.random.Generator) -> dict[str, Any]:
+        tried = [t.params for t in trials]
+        free = [p for p in points if p not in tried]
+        return free[int(rng.integers(len(free)))]
+
+    ours = statistics.median(trials_to(0.98, seed, PointSampler(PLANE, seed).propose) for seed in range(7))
+    other = statistics.median(trials_to(0.98, seed, random) for seed in range(7))
+    assert ours <= other / 2, (ours, other)
+
+
+def test_no_point_is_proposed_twice_and_then_there_is_none() -> None:
+    small = Space(knobs=(Knob(name="a", levels=(1, 2, 3)), Knob(name="b", levels=("x", "y"), ordered=False)))
+    sampler, trials = PointSampler(small, 3), []
+    for number in range(6):
+        point = sampler.propose(trials, np.random.default_rng(number))
+        state = TrialState.COMPLETE if number % 2 else TrialState.RUNNING
+        trials.append(create_trial(params=point, distributions=distributions_of(small), state=state,
+                                   value=float(number) if number % 2 else None))  # fmt: skip
+        trials[-1].number = number
+    assert len({tuple(t.params.items()) for t in trials}) == 6
+    with pytest.raises(LookupError, match="was tried"):
+        sampler.propose(trials, np.random.default_rng(9))
+
+
+def test_the_same_seed_and_trials_propose_the_same_point() -> None:
+    trials = []
+    for number, (a, b) in enumerate([(0, 0), (19, 19), (10, 5), (5, 15), (3, 3), (12, 12), (15, 6)]):
+        params = {"a": a, "b": b}
+        trials.append(create_trial(params=params, distributions=distributions_of(PLANE), value=hill(params)))
+        trials[-1].number = number
+    one, two = (PointSampler(PLANE, 1).propose(trials, np.random.default_rng(4)) for _ in range(2))
+    assert one == two
+
+
+def test_a_pruned_trial_counts_as_what_it_would_have_come_to() -> None:
+    pruned = create_trial(state=TrialState.PRUNED, params={"a": 1, "b": 1}, distributions=distributions_of(PLANE),
+                          user_attrs={FULL: 3.5}, intermediate_values={0: 3.0})  # fmt: skip
+    assert estimated_value(pruned) == 3.5
+    assert estimated_value(create_trial(value=2.0)) == 2.0
+    assert estimated_value(create_trial(state=TrialState.FAIL)) is None
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), n=st.integers(3, 25))
+def test_the_process_goes_through_what_it_has_seen(seed: int, n: int) -> None:
+    rng = np.random.default_rng(seed)
+    cells = rng.choice(400, n, replace=False)
+    points = [{"a": int(c) // 20, "b": int(c) % 20} for c in cells]
+    x = encode(PLANE, points)
+    y = np.array([hill(p) for p in points])
+    mean, spread = Surrogate.fit(x, y, rng).predict(x)
+    assert np.abs(mean - y).max() <= 0.35 * max(y.std(), 1e-9) + 1e-6
+    far = Surrogate.fit(x, y, rng).predict(encode(PLANE, list(PLANE.points())))
+    assert (far[1] > 0).all() and (spread <= far[1].max() + 1e-9).all()
+
+
+def test_expected_improvement_by_value() -> None:
+    """At a standard deviation of 1: phi(0) where the mean is the best; the gap itself where it is far above."""
+    found = expected_improvement(np.array([1.0, 31.0, -30.0]), np.array([1.0, 1.0, 1.0]), 1.0)
+    assert found == pytest.approx([1 / math.sqrt(2 * math.pi), 30.0, 0.0], abs=1e-6)
+
+
+@given(knee=st.floats(0.05, 40), steps=st.integers(1, 8))
+def test_bisection_encloses_the_knee(knee: float, steps: int) -> None:
+    low, high = bisect_rate(lambda rate: rate <= knee, steps=steps)
+    assert low <= knee < high
+    assert high / low <= 2 ** (1 / 2**steps) * (1 + 1e-9)
+
+
+def test_bisection_says_where_there_is_no_knee() -> None:
+    assert bisect_rate(lambda _: True) == (64.0, math.inf)
+    assert bisect_rate(lambda _: False)[0] == 0.0
+
+
+@given(needed=st.integers(1, 200), start=st.integers(1, 64))
+def test_the_fewest_replicas_are_found(needed: int, start: int) -> None:
+    asked: list[int] = []
+
+    def holds(n: int) -> bool:
+        asked.append(n)
+        return n >= needed
+
+    assert fewest(holds, start=start) == needed
+    assert len(asked) == len(set(asked))
+
+
+def result(met: int, n: int = 100, window_s: float = 10.0, tokens: int = 1000) -> dict[str, Any]:
+    return {"met": met, "n": n, "window_s": window_s, "met_tokens": tokens, "iterations": 1}
+
+
+def test_objectives_by_value() -> None:
+    results = [result(50), result(100, window_s=20.0, tokens=3000)]
+    assert goodput(results) == pytest.approx(150 / 30)
+    assert attainment(results) == 0.75
+    assert value_of("cost", results, price=3.0, cards=2) == pytest.approx(3.0 * 2 * (30 / 3600) / 4000 * 1e6)
+    assert value_of("cost", [result(0, tokens=0)], price=3.0) == math.inf
+    assert [o.name for o in parse_objectives("capacity, cost", 2.0)] == ["capacity", "cost"]
+    for text, price in (("speed", None), ("cost", None), ("", None), ("goodput,goodput", None)):
+        with pytest.raises(UsageError, match="expected"):
+            parse_objectives(text, price)
+
+
+@given(kept=st.lists(st.integers(0, 99), unique=True, max_size=20), cut=st.integers(0, 30))
+def test_a_torn_line_costs_no_other_result(kept: list[int], cut: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("cells") / "cells.jsonl"
+    writer = CellFile(path)
+    for key in kept:
+        writer.put(str(key), {"met": key})
+    whole = path.read_bytes() if kept else b""
+    path.write_bytes(whole + json.dumps({"key": "torn", "result": {"met": 1}}).encode()[:cut])  # killed while writing
+    reader = CellFile(path)
+    assert all(reader.get(str(key)) == {"met": key} for key in kept)
+    assert reader.get("torn") is None
+    CellFile(path).put("after", {"met": -1})
+    assert CellFile(path).get("after") == reader.get("after") == {"met": -1}
+    assert all(CellFile(path).get(str(key)) == {"met": key} for key in kept)
+
+
+def window(at: int) -> StudyWindow:
+    return StudyWindow(trace=1, name="t", digest="d", begin_ns=at * 10, end_ns=at * 10 + 5, lead_in_ns=2, requests=9, part={})
+
+
+@given(n=st.integers(0, 20), held=st.integers(0, 20), split=st.sampled_from(["alternate", "past"]))
+def test_windows_are_split_into_two_sides_without_one_left_over(n: int, held: int, split: str) -> None:
+    windows = [window(at) for at in range(n)]
+    search, proof = split_windows(windows, held, split)
+    assert sorted([*search, *proof], key=lambda w: w.begin_ns) == windows
+    assert search == sorted(search, key=lambda w: w.begin_ns) and len(proof) == (min(held, n - 1) if n > 1 else 0)
+    if split == "past" and search and proof:
+        assert search[-1].end_ns < proof[0].begin_ns
+    if split == "alternate" and n == 2 * held:
+        assert [w.begin_ns // 10 % 2 for w in proof] == [1] * held
+
+
+def test_a_window_keeps_its_key_wherever_its_trace_lies() -> None:
+    one = window(3)
+    moved = StudyWindow(**{**one.to_dict(), "trace": 7, "name": "other", "requests": 1})
+    assert one.key() == moved.key() != window(4).key()
+    assert StudyWindow.from_dict(json.loads(json.dumps(one.to_dict()))) == one
+
+
+def test_the_prediction_interval_holds_for_new_windows() -> None:
+    """Nine in ten sets of new windows lie inside, whatever n; with one window there is no interval."""
+    rng = np.random.default_rng(0)
+    for n in (3, 4, 8):
+        inside = 0
+        for _ in range(600):
+            base = rng.poisson(60, 2 * n)
+            gains = rng.poisson(base + 25)
+            seen = [[result(int(met)) for met in side[:n]] for side in (base, gains)]
+            new = (gains[n:].mean() - base[n:].mean()) / base[n:].mean()
+            gain = gain_of(*seen)
+            assert gain.low is not None and gain.high is not None
+            inside += gain.low <= new <= gain.high
+        assert 0.86 <= inside / 600 <= 0.96, n
+    alone = gain_of([result(50)], [result(60)])
+    assert alone.estimate == pytest.approx(0.2) and alone.low is None and alone.verdict == "cannot tell"
+
+
+def test_gains_by_value() -> None:
+    gain = gain_of([result(40), result(60)], [result(50), result(90)])
+    assert gain.estimate == pytest.approx(0.4)
+    assert (gain.base, gain.level) == (5.0, 7.0)
+    assert (gain.base_attainment, gain.level_attainment, gain.n, gain.requests) == (0.5, 0.7, 2, 200)
+    half = 6.3138 * math.sqrt(2) * math.sqrt(2 / 2) / 5.0  # t(1) at 90 %, s of (1, 3), two new windows
+    assert (gain.low, gain.high) == (pytest.approx(0.4 - half, rel=1e-3), pytest.approx(0.4 + half, rel=1e-3))
+    nothing = gain_of([result(0), result(0)], [result(5), result(5)])
+    assert nothing.estimate is None and nothing.level == 0.5
+
+

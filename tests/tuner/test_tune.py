@@ -1,0 +1,241 @@
+"""Whole studies: trials 0 and 1, the answer by value, what a kill leaves, workers, jobs, and the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from optuna.trial import TrialState
+
+from tracekit.cli.main import main
+from tracekit.errors import UsageError
+from tracekit.jobs import list_jobs
+from tracekit.store import Store
+from tracekit.store.files import read_json
+from tuner import TuneReport, tune
+from tuner.plan import TunePlan
+from tuner.study import TuneStudy, open_study
+
+SLO = "stall=60ms"
+SMALL: dict[str, Any] = {"slo": SLO, "windows": 3, "holdout": 3, "trials": 8, "workers": 1}
+COMMAND = [sys.executable, "-m", "tracekit.cli.main", "tune"]
+OPTIONS = ["--slo", SLO, "--windows", "3", "--holdout", "3", "--trials", "8"]
+
+
+def folder_of(db: Path) -> Path:
+    (found,) = (Store(db).folder / "tune").iterdir()
+    return found
+
+
+def study_of(db: Path) -> TuneStudy:
+    folder = folder_of(db)
+    document = read_json(folder / "plan.json")
+    assert document is not None
+    return open_study(TunePlan.from_dict(document), folder, None)
+
+
+def cells_of(db: Path) -> list[str]:
+    return [json.loads(line)["key"] for line in (folder_of(db) / "cells.jsonl").read_text().splitlines() if line]
+
+
+def told(document: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name not in ("wall_s", "replays")}
+
+
+@pytest.fixture(scope="module")
+def report(bursts: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[TuneReport, Path]:
+    db = tmp_path_factory.mktemp("tune") / "a.duckdb"
+    return tune(bursts, db=db, **SMALL), db
+
+
+def test_a_smaller_budget_is_found_and_proved_on_windows_not_searched(report: tuple[TuneReport, Path]) -> None:
+    document = report[0].document
+    assert document["recommended"] and document["gain"]["verdict"] == "better"
+    winner = document["winner"]["point"]
+    assert winner["max_num_batched_tokens"] < 4096 or 0 < winner["long_prefill_token_threshold"] < 4096
+    assert document["gain"]["n"] == 3 and document["gain"]["estimate"] > 0.1
+    assert document["gain"]["low"] < document["gain"]["estimate"] < document["gain"]["high"]
+    searched = {window["begin_ns"] for window in document["windows"]["search"]}
+    assert not searched & {window["begin_ns"] for window in document["windows"]["held"]}
+    changed = [change["knob"] for change in document["changes"] if not change["derived"]]
+    assert changed and {row["knob"] for row in document["ablation"]["plus"]} == set(changed)
+    assert all(f"{knob}=" in " ".join(document["sets"]) for knob in changed)
+    assert [row["case"] for row in document["robustness"]][:2] == ["rate x0.8", "rate x1.2"]
+    assert document["losers"]["won"] > document["losers"]["lost"]
+    for line in ("CHANGE: ", "  vLLM flags:  --", "Neighbours, one step of one knob: ", "The same gain under other conditions:"):
+        assert line in report[0].text
+
+
+def test_the_first_trials_are_what_runs_and_the_defaults(bursts: str, tmp_path: Path) -> None:
+    tune(bursts, db=tmp_path / "a.duckdb", sets=["max_num_batched_tokens=4096"], **{**SMALL, "trials": 2, "windows": 2})
+    first, second = study_of(tmp_path / "a.duckdb").trials()
+    assert (first.number, first.user_attrs["role"], first.params["max_num_batched_tokens"]) == (0, "current policy", 4096)
+    assert (second.number, second.user_attrs["role"], second.params["max_num_batched_tokens"]) == (1, "engine's defaults", 8192)
+
+
+def test_no_configuration_is_tried_twice_and_no_cell_replayed_twice(report: tuple[TuneReport, Path]) -> None:
+    trials = study_of(report[1]).trials()
+    points = [tuple(trial.params.items()) for trial in trials]
+    assert len(points) == len(set(points)) == 8
+    keys = cells_of(report[1])
+    assert len(keys) == len(set(keys)) == report[0].replayed
+
+
+def test_a_pruned_trial_was_far_behind_on_the_same_windows(report: tuple[TuneReport, Path]) -> None:
+    trials = study_of(report[1]).trials()
+    best = max(t.values[0] for t in trials if t.state == TrialState.COMPLETE and t.values)
+    pruned = [t for t in trials if t.state == TrialState.PRUNED]
+    assert all(t.user_attrs["full_value"] < 0.9 * best and len(t.intermediate_values) < 3 for t in pruned)
+
+
+def test_the_same_command_again_replays_nothing_and_says_the_same(report: tuple[TuneReport, Path], bursts: str) -> None:
+    again = tune(bursts, db=report[1], **SMALL)
+    assert again.replayed == 0
+    assert told(again.document) == told(report[0].document)
+
+
+def test_workers_share_the_trials_and_each_cell_is_replayed_once(bursts: str, tmp_path: Path) -> None:
+    db = tmp_path / "a.duckdb"
+    shared = tune(bursts, db=db, **{**SMALL, "workers": 2})
+    trials = study_of(db).trials()
+    assert sorted(trial.number for trial in trials) == list(range(8))
+    points = [tuple(trial.params.items()) for trial in trials]
+    assert len(set(points)) == 8
+    assert shared.document["recommended"]
+    keys = cells_of(db)
+    assert len(keys) - len(set(keys)) <= 1  # a want and a trial of the same cell may only meet in two processes at once
+
+
+def test_a_study_that_is_killed_goes_on_where_it_stopped(bursts: str, tmp_path: Path, report: tuple[TuneReport, Path]) -> None:
+    """Killed with -9 in the middle of its trials: the trial under way is taken over by its number, nothing is replayed twice,
+    and the answer is that of a study nobody killed."""
+    db = tmp_path / "a.duckdb"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    command = [*COMMAND, bursts, *OPTIONS, "--workers", "1", "--db", str(db)]
+    for least in (1, 5):
+        child = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        waited = time.monotonic() + 120
+        while child.poll() is None and time.monotonic() < waited:
+            folders = list((Store(db).folder / "tune").glob("*/cells.jsonl"))
+            if folders and len(folders[0].read_bytes().splitlines()) >= least + 3:
+                break
+            time.sleep(0.002)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    before = cells_of(db)
+    found = tune(bursts, db=db, **SMALL)
+    after = cells_of(db)
+    assert after[: len(before)] == before and len(after) == len(set(after))
+    assert [trial.number for trial in study_of(db).trials()] == list(range(8))
+    assert told(found.document) == told(report[0].document)
+    assert [job.state for job in list_jobs(Store(db).folder)][-1] == "finished"
+
+
+def test_a_worker_that_is_killed_loses_no_trial(bursts: str, tmp_path: Path) -> None:
+    db, killed = tmp_path / "a.duckdb", []
+
+    def kill_one(done: int, _total: int, _note: str) -> None:
+        children = subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "tuner.worker"], capture_output=True, text=True).stdout
+        if done >= 2 and not killed and children:
+            killed.append(int(children.split()[0]))
+            os.kill(killed[0], signal.SIGKILL)
+
+    tune(bursts, db=db, progress=kill_one, **{**SMALL, "workers": 2})
+    assert killed
+    trials = study_of(db).trials()
+    assert [trial.number for trial in trials] == list(range(8))
+    assert all(trial.state in (TrialState.COMPLETE, TrialState.PRUNED) for trial in trials)
+
+
+def test_where_everybody_is_served_nothing_is_searched(light: str, tmp_path: Path) -> None:
+    db = tmp_path / "a.duckdb"
+    found = tune(light, slo="ttft=5s,tpot=200ms", db=db, windows=2, holdout=2, workers=1)
+    assert not found.document["recommended"]
+    assert "nothing to gain" in found.document["no_search"] and "No change recommended." in found.text
+    assert found.document["trials"]["complete"] == 0 and not (folder_of(db) / "study.journal").exists()
+
+
+def test_failed_trials_are_counted_with_their_reason(bursts: str, tmp_path: Path) -> None:
+    space = tmp_path / "space.toml"
+    space.write_text('[space]\n"preemption.mode" = ["recompute", "pause"]\nmax_num_batched_tokens = [1024, 8192]\n')
+    db = tmp_path / "a.duckdb"
+    found = tune(bursts, db=db, space=str(space), **{**SMALL, "trials": 4, "windows": 2, "holdout": 2})
+    trials = found.document["trials"]
+    assert trials["failed"] == 2 and trials["complete"] + trials["pruned"] == 2
+    (reason,) = trials["reasons"]
+    assert "preemption.mode" in reason or "pause" in reason
+    assert "failed 2x" in found.text
+
+
+def test_several_objectives_give_a_front(bursts: str, tmp_path: Path) -> None:
+    found = tune(bursts, db=tmp_path / "a.duckdb", objective="goodput,cost", price_per_hour=2.0,
+                 **{**SMALL, "trials": 5, "windows": 2, "holdout": 2})  # fmt: skip
+    front = found.document["pareto"]
+    assert front and all(set(row["values"]) == {"goodput", "cost"} for row in front)
+    assert any(line.startswith("Pareto: goodput ") for line in found.text.splitlines())
+
+
+def test_a_job_file_says_all_and_the_command_line_wins(bursts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = tmp_path / "job.toml"
+    job.write_text(f"""
+[tune]
+trace = "{bursts}"
+slo = "{SLO}"
+windows = 2
+holdout = 2
+trials = 50
+workers = 1
+set = ["max_num_seqs=512"]
+out = {{ report = "answer.txt", json = "answer.json" }}
+""")
+    assert main(["tune", "--job", str(job), "--trials", "3", "--db", str(tmp_path / "a.duckdb"), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert sum(document["trials"][state] for state in ("complete", "pruned", "failed")) == 3
+    assert document["current"]["max_num_seqs"] == 512
+    assert json.loads((tmp_path / "answer.json").read_text()) == document
+    assert (tmp_path / "answer.txt").read_text().startswith("bursts: ")
+
+
+def test_a_dry_run_says_what_it_would_take(bursts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", bursts, *OPTIONS, "--workers", "1", "--dry-run", "--db", str(tmp_path / "a.duckdb")]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("up to ") and "8 trials on 3 windows each" in said and "minutes at most" in said
+    assert not (folder_of(tmp_path / "a.duckdb") / "study.journal").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], "--slo: nothing says which requests are good"),
+        (["--slo", SLO, "--target", "2"], "--target 2.0: expected a share"),
+        (["--slo", SLO, "--objective", "cost"], "expected --price-per-hour"),
+        (["--slo", SLO, "--split", "random"], "--split random: expected alternate or past"),
+        (["--slo", SLO, "--storage", "mysql://x"], "expected postgresql://"),
+        (["--slo", SLO, "--space", "none.toml"], "neither scheduler nor policy, nor a file"),
+        (["--slo", SLO, "--job", "none.toml"], "expected a TOML file with a table [tune]"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(options: list[str], expected: str, bursts: str, tmp_path: Path,
+                                         capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    assert main(["tune", bursts, *options, "--workers", "1", "--db", str(tmp_path / "a.duckdb")]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("tracekit: ") and expected in last
+
+
+def test_an_unknown_key_of_a_job_file_is_named_with_the_nearest(bursts: str, tmp_path: Path) -> None:
+    from tuner.job_file import read_job
+
+    job = tmp_path / "job.toml"
+    job.write_text("[tune]\ntrails = 3\n")
+    with pytest.raises(UsageError, match=r"trails: unknown; .*trials"):
+        read_job(str(job), {"trials": 60}, set())
+    job.write_text('[tune]\ntrials = "3"\n')
+    with pytest.raises(UsageError, match="expected int"):
+        read_job(str(job), {"trials": 60}, set())

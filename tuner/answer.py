@@ -1,0 +1,244 @@
+"""The answer of a study: what to set, what it brings on windows that were not searched, and why it may be believed.
+
+Everything here is replayed, none of it is a guess of a model: the neighbours of the winner, each change alone and the winner
+without each, other rates, a profile that is off, other traces.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from optuna.trial import FrozenTrial, TrialState
+
+from replay_engine.config import ConfigError
+from replay_engine.policy import Policy, as_vllm_flags
+from tracekit.experiments.knobs import differing, flat_policy, knob_text
+from tuner.gains import Gain, gain_of
+from tuner.lookup import Lookup
+from tuner.losers import who_loses
+from tuner.plateau import Candidate, choose
+from tuner.space import Point
+from tuner.study import TuneStudy
+
+__all__ = ["Answer", "Change", "find_answer"]
+
+WORTH = 0.01
+"""A gain below this is no reason to change a running service."""
+PROFILE_ERROR = 0.10
+"""How far a profile is off that does not say how far it is."""
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A knob's change from the current policy; ``derived``: it follows from the others."""
+
+    knob: str
+    old: Any
+    new: Any
+    derived: bool = False
+
+    def text(self) -> str:
+        return f"{self.knob}: {knob_text(self.old)} -> {knob_text(self.new)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"knob": self.knob, "old": self.old, "new": self.new, "derived": self.derived}
+
+
+@dataclass(slots=True, kw_only=True)
+class Answer:
+    """``recommended``: whether to change anything; ``why`` in a sentence. The rest as the report shows it."""
+
+    recommended: bool
+    why: str
+    winner: Candidate
+    alike: list[Candidate]
+    policy: Policy
+    changes: list[Change]
+    flags: str
+    sets: list[str]
+    gain: Gain | None
+    against_defaults: Gain | None
+    ablation: dict[str, list[dict[str, Any]]]
+    importance: dict[str, float]
+    robustness: list[dict[str, Any]]
+    also: list[dict[str, Any]]
+    losers: dict[str, Any] | None
+    front: list[dict[str, Any]]
+
+
+def find_answer(study: TuneStudy, lookup: Lookup, say: Say) -> Answer | None:
+    """From the study's trials; ``None`` where none of them completed within the constraints."""
+    plan, trials = study.plan, study.trials()
+    if not any(t.state == TrialState.COMPLETE and all(v <= 0 for v in t.constraints.values()) for t in trials):
+        return None
+    say("replaying the neighbours of the best configurations")
+    winner, alike = choose(lookup, trials)
+    policy = plan.policy_at(winner.point)
+    changes = _changes(plan.policy, policy, winner.point)
+    changed = [change for change in changes if not change.derived]
+    answer = Answer(
+        recommended=False, why="the current policy is the best that was found, or cannot be told from it", winner=winner,
+        alike=alike, policy=policy, changes=changes, flags=as_vllm_flags(policy, plan.policy), sets=_sets(lookup, winner.point),
+        gain=None, against_defaults=None, ablation={"plus": [], "minus": []}, importance=_importance(study),
+        robustness=[], also=[], losers=None, front=_front(study),
+    )  # fmt: skip
+    if not changed:
+        return answer
+    say("replaying the winner and the current policy on the windows held out")
+    _prove(answer, lookup)
+    if answer.gain is not None:
+        answer.recommended, answer.why = _judged(answer.gain)
+    say("replaying each change alone, other rates, and a profile that is off")
+    answer.ablation = _ablation(lookup, winner.point, changed)
+    answer.robustness = _robustness(lookup, winner.point)
+    answer.also = _also(lookup, winner.point)
+    answer.losers = who_loses(
+        [plan.cell(plan.policy, window) for window in plan.trace.held],
+        [plan.cell(policy, window) for window in plan.trace.held], lookup.replays.sources,
+    )  # fmt: skip
+    return answer
+
+
+def _changes(old: Policy, new: Policy, point: Point) -> list[Change]:
+    before, after = flat_policy(old.to_dict()), flat_policy(new.to_dict())
+    moved = differing(before, after)
+    own = {*point, *(name for name in moved if name.startswith(("pd.", "fleet.replicas")))}
+    found = [Change(knob=name, old=before.get(name), new=after.get(name), derived=name not in own) for name in moved]
+    return sorted(found, key=lambda change: change.derived)
+
+
+def _sets(lookup: Lookup, point: Point) -> list[str]:
+    plan = lookup.plan
+    return plan.space.sets({name: level for name, level in point.items() if plan.current.get(name) != level})
+
+
+def _prove(answer: Answer, lookup: Lookup) -> None:
+    plan = lookup.plan
+    if not plan.trace.held:
+        answer.why = "there is no window to prove a gain on: too few requests for windows beside those searched"
+        return
+    defaults = plan.space.defaults(plan.policy, plan.profile)
+    lookup.need(lookup.wants([None, answer.winner.point, defaults], "held"))
+    level = lookup.results(answer.winner.point, "held")
+    answer.gain = gain_of(lookup.results(None, "held"), level)
+    try:
+        answer.against_defaults = gain_of(lookup.results(defaults, "held"), level)
+    except ConfigError:
+        answer.against_defaults = None
+
+
+def _judged(gain: Gain) -> tuple[bool, str]:
+    if gain.estimate is None:
+        none = "the current policy met no SLO on the windows held out"
+        return gain.level > 0, none if gain.level > 0 else f"{none}, and neither did the winner"
+    if gain.verdict == "better" and gain.estimate >= WORTH:
+        return True, f"on {gain.n} windows that were not searched the change is better beyond the noise"
+    if gain.verdict == "better":
+        return False, f"the gain is real and below {100 * WORTH:.0f} %: no reason to change a running service"
+    if gain.verdict == "worse":
+        return False, "what was best on the windows searched is worse on those held out"
+    if gain.verdict == "cannot tell":
+        return False, f"{gain.n} window held out is too few to tell a gain from noise; a longer trace, or shorter windows, may"
+    return False, f"on the {gain.n} windows held out the gain cannot be told from the noise"
+
+
+def _ablation(lookup: Lookup, point: Point, changed: Sequence[Change]) -> dict[str, list[dict[str, Any]]]:
+    """The current policy plus each change, and the winner minus each, on the windows held out."""
+    plan, names = lookup.plan, [change.knob for change in changed if change.knob in point]
+    found: dict[str, list[dict[str, Any]]] = {"plus": [], "minus": []}
+    if not plan.trace.held:
+        return found
+    tried = [("plus", name, plan.space.completed({**plan.current, name: point[name]}, point)) for name in names]
+    for name in names:
+        without = {**point, name: plan.current.get(name, point[name])}
+        tried.append(("minus", name, plan.space.completed(without, plan.current)))
+    possible = [(kind, name, each, _reason(lookup, each)) for kind, name, each in tried]
+    lookup.need(lookup.wants([each for _, _, each, reason in possible if reason is None], "held"))
+    base = lookup.results(None, "held")
+    for kind, name, each, reason in possible:
+        gain = None if reason is not None else gain_of(base, lookup.results(each, "held")).to_dict()
+        found[kind].append({"knob": name, "level": each.get(name), "gain": gain, "reason": reason})
+    return found
+
+
+def _reason(lookup: Lookup, point: Point) -> str | None:
+    """Why a point is no configuration."""
+    if (broken := lookup.plan.space.broken(point)) is not None:
+        return broken
+    try:
+        lookup.plan.policy_at(point)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def _robustness(lookup: Lookup, point: Point) -> list[dict[str, Any]]:
+    """The same comparison at other rates, and under a profile that is off by its error."""
+    if not lookup.plan.trace.held:
+        return []
+    error, source = _profile_error(lookup)
+    cases: list[tuple[str, dict[str, Any]]] = [("rate x0.8", {"rate": 0.8}), ("rate x1.2", {"rate": 1.2})]
+    for off in (-error, error):
+        cases.append((f"profile {100 * off:+.0f} % ({source})", {"slower": 1 + off}))
+    lookup.need([want for _, where in cases for want in lookup.wants([None, point], "held", **where)])
+    return [
+        {"case": case, "gain": gain_of(lookup.results(None, "held", **where), lookup.results(point, "held", **where)).to_dict()}
+        for case, where in cases
+    ]
+
+
+def _profile_error(lookup: Lookup) -> tuple[float, str]:
+    """The profile's own error where it was measured or fitted, else an assumption."""
+    profile = lookup.plan.profile
+    errors = [value for name, value in profile.fit.items() if "error" in name and isinstance(value, float) and 0 < value < 1]
+    if errors and str(profile.provenance.get("kind", "")).startswith(("measured", "fitted")):
+        return max(errors), "its own error"
+    return PROFILE_ERROR, "assumed"
+
+
+def _also(lookup: Lookup, point: Point) -> list[dict[str, Any]]:
+    """Whether it holds on other traces: on all of their windows."""
+    found = []
+    for at, trace in enumerate(lookup.plan.also, 1):
+        sides = [side for side in ("search", "held") if lookup.windows(side, at)]  # type: ignore[arg-type]
+        base, level = [], []
+        for side in sides:
+            lookup.need(lookup.wants([None, point], side, trace=at))  # type: ignore[arg-type]
+            base += lookup.results(None, side, trace=at)  # type: ignore[arg-type]
+            level += lookup.results(point, side, trace=at)  # type: ignore[arg-type]
+        if base:
+            found.append({"trace": trace.name, "gain": gain_of(base, level).to_dict()})
+    return found
+
+
+def _importance(study: TuneStudy) -> dict[str, float]:
+    """Which knobs the trials say mattered (PED-ANOVA), as shares; empty with too few trials."""
+    import optuna
+
+    done = [t for t in study.trials() if t.state == TrialState.COMPLETE]
+    if len(done) < 4 or len(study.plan.objectives) > 1:
+        return {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            found = optuna.importance.get_param_importances(study.study)
+        except (ValueError, RuntimeError):
+            return {}
+    return {name: round(float(share), 4) for name, share in found.items()}
+
+
+def _front(study: TuneStudy) -> list[dict[str, Any]]:
+    """The Pareto front where there are several objectives."""
+    objectives = study.plan.objectives
+    if len(objectives) < 2:
+        return []
+    best: list[FrozenTrial] = study.study.best_trials
+    return [
+        {"trial": t.number, "point": dict(t.params),
+         "values": dict(zip((o.name for o in objectives), t.values or [], strict=False))}
+        for t in best
+    ]  # fmt: skip

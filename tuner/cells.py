@@ -1,0 +1,193 @@
+"""Cells: one configuration replayed on one window. What was replayed once is never replayed again.
+
+Results lie in one file to which whole lines are appended, so that several processes share it and a kill at any moment leaves
+every finished replay in it; a line that is not whole counts as not there. A cell is found again by what decides it: the engine's
+own source, the derived configuration, the profile, the window's traffic, the SLO.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from replay_engine.policy import Policy
+from replay_engine.profile import Profile
+from tracekit.door_facts import door_facts
+from tracekit.errors import UsageError
+from tracekit.experiments.plan import engine_digest
+from tracekit.metrics import SloTable, evaluate_slo
+from tracekit.record import MemoryRecord
+from tracekit.replay import Setup
+from tracekit.simulate import simulate_into
+from tuner.space import configuration_key
+from tuner.windows import StudyWindow, WindowSources
+
+__all__ = ["CELLS", "Cell", "CellFile", "Replays", "Result", "replay_cell", "replay_record"]
+
+Result = dict[str, Any]
+"""met, n (requests), met_tokens, window_s, missed (by part of the SLO), state, iterations, cpu_s; figures: latencies in ns."""
+CELLS = "cells.jsonl"
+FIGURES = {"ttft": "ttft_ns", "tpot": "tpot_ns", "longest_gap": "max_gap_ns", "e2e": "e2e_ns"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """``policy`` on ``window`` under ``profile``, ``rate`` times as fast."""
+
+    window: StudyWindow
+    policy: Policy
+    profile: Profile
+    slo: SloTable | None
+    seed: int = 0
+    accept_degraded: bool = False
+    rate: float = 1.0
+
+    def key(self) -> str:
+        """Twenty hex digits."""
+        matters = [engine_digest(), configuration_key(self.policy), self.profile.to_toml(), self.window.key(), self.rate,
+                   None if self.slo is None else self.slo.to_dict(), self.seed, self.accept_degraded]  # fmt: skip
+        return hashlib.sha256(json.dumps(matters, sort_keys=True, default=str).encode()).hexdigest()[:20]
+
+
+class CellFile:
+    """``cells.jsonl``: results by key. Reading goes on where it stopped; nothing is ever changed in it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: dict[str, Result] = {}
+        self._at = 0
+
+    def get(self, key: str) -> Result | None:
+        """A result, also one that another process has written meanwhile."""
+        if key not in self._known:
+            self._read_on()
+        return self._known.get(key)
+
+    def put(self, key: str, result: Result) -> None:
+        """Append one result: one write of one whole line, which no other process's can cut in two."""
+        self._known[key] = result
+        line = json.dumps({"key": key, "result": result}).encode() + b"\n"
+        file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(file, b"\n" + line if self._torn() else line)
+        finally:
+            os.close(file)
+
+    def __len__(self) -> int:
+        self._read_on()
+        return len(self._known)
+
+    def _torn(self) -> bool:
+        """Whether the last line is without its end: a process was killed while it wrote."""
+        try:
+            with self._path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                return bool(size) and (file.seek(size - 1), file.read(1))[1] != b"\n"
+        except OSError:
+            return False
+
+    def _read_on(self) -> None:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._at)
+                piece = file.read()
+        except OSError:
+            return
+        whole = piece.rfind(b"\n") + 1
+        self._at += whole
+        for line in piece[:whole].split(b"\n"):
+            try:
+                row = json.loads(line)
+                self._known[row["key"]] = row["result"]
+            except (ValueError, KeyError, TypeError):
+                continue
+
+
+class Replays:
+    """Replays cells, or takes their results from the file. ``replayed``: how many ran here."""
+
+    def __init__(self, sources: WindowSources, file: CellFile) -> None:
+        self.sources = sources
+        self.file = file
+        self.replayed = 0
+        self.cpu_s = 0.0
+
+    def result(self, cell: Cell) -> Result:
+        """Of one cell. ``KeyboardInterrupt`` where the replay was interrupted."""
+        key = cell.key()
+        found = self.file.get(key)
+        if found is None:
+            found = replay_cell(cell, self.sources)
+            self.file.put(key, found)
+            self.replayed += 1
+            self.cpu_s += found["cpu_s"]
+        return found
+
+
+def replay_cell(cell: Cell, sources: WindowSources) -> Result:
+    """Replay one cell in memory. Errors: ``UsageError`` where the SLO asks for what a replay of outcomes does not know."""
+    began = time.process_time()
+    record, state = replay_record(cell, sources)
+    window_ns = sources.get(cell.window, cell.rate).window_ns
+    return {**_figures(record, state, window_ns), "cpu_s": round(time.process_time() - began, 4)}
+
+
+def replay_record(cell: Cell, sources: WindowSources) -> tuple[MemoryRecord, str]:
+    """Replay one cell in memory: its rows and sums, and how it ended. ``KeyboardInterrupt`` where it was interrupted."""
+    source = sources.get(cell.window, cell.rate)
+    setup = Setup(
+        profile=cell.profile, policy=cell.policy, slo=cell.slo, source=source, trace=cell.window.trace,
+        trace_name=cell.window.name, lead_in_ns=cell.window.lead_in_ns, seed=cell.seed, events=_events(cell.slo),
+        accept_degraded=cell.accept_degraded, warmup_ns=0, facts=door_facts(cell.policy, cell.profile, cell.slo, source),
+    )  # fmt: skip
+    record = MemoryRecord(setup)
+    with _frozen():
+        state, record.totals, record.by_replica = simulate_into(setup, record.sink,
+                                                                stall_threshold_ns=record.stall_threshold_ns)  # fmt: skip
+    if state == "interrupted":
+        raise KeyboardInterrupt
+    return record, state
+
+
+def _events(slo: SloTable | None) -> str:
+    return "full" if slo is not None and "itl" in slo.given() else "outcomes"
+
+
+class _frozen:  # noqa: N801 - a context manager
+    """No cycle collection around a replay: a look at a worker's heap costs half of one."""
+
+    def __enter__(self) -> None:
+        self._enabled = gc.isenabled()
+        gc.disable()
+
+    def __exit__(self, *_: object) -> None:
+        if self._enabled:
+            gc.enable()
+
+
+def _figures(record: MemoryRecord, state: str, window_ns: int) -> Result:
+    inputs = record.inputs(state)
+    assert inputs.counted is not None
+    rows = inputs.outcomes[inputs.counted[inputs.outcomes["request"]]]
+    slo = evaluate_slo(inputs, rows)
+    if isinstance(slo, str):
+        raise UsageError(f"--slo: {slo}")
+    figures: dict[str, float | None] = {}
+    for name, column in FIGURES.items():
+        values = rows[column]
+        values = values[values >= 0]
+        for point in (50, 99):
+            figures[f"{name}_p{point}"] = float(np.percentile(values, point)) if len(values) else None
+    return {
+        "met": int(slo.met.sum()), "n": int(inputs.counted.sum()), "met_tokens": int(rows["output_tokens"][slo.met].sum()),
+        "window_s": window_ns / 1e9, "missed": slo.missed_by, "state": state.partition(":")[0],
+        "iterations": record.totals.iterations, "figures": figures,
+    }  # fmt: skip

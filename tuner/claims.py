@@ -1,0 +1,93 @@
+"""Who is at which trial, said so that a death says it too.
+
+A claim is a lock that the operating system, or the database, lets go when its owner's process ends, however it ends. So there is
+no heartbeat to wait for, and no trial is taken over while its worker lives. On one machine locks are files of the study's folder;
+on many they are PostgreSQL's advisory locks, held by each worker's own connection.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+__all__ = ["Claims", "FileClaims", "PostgresClaims"]
+
+
+class Claims(Protocol):
+    """``alone()``: one process at a time inside. ``take(n)``: whether trial ``n`` is now ours; ``give(n)``: it no longer is."""
+
+    def alone(self) -> Any: ...
+
+    def take(self, trial: int) -> bool: ...
+
+    def give(self, trial: int) -> None: ...
+
+
+class FileClaims:
+    """Locks on files under ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._held: dict[int, IO[bytes]] = {}
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        with (self._folder / "ask").open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def take(self, trial: int) -> bool:
+        if trial in self._held:
+            return True
+        file = (self._folder / str(trial)).open("ab")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            return False
+        self._held[trial] = file
+        return True
+
+    def give(self, trial: int) -> None:
+        file = self._held.pop(trial, None)
+        if file is not None:
+            os.unlink(file.name)
+            file.close()
+
+
+class PostgresClaims:
+    """Advisory locks of a PostgreSQL server, on a connection of its own. ``url`` as SQLAlchemy writes it."""
+
+    def __init__(self, url: str, study: str) -> None:
+        import psycopg
+
+        self._connection = psycopg.connect(url.replace("postgresql+psycopg://", "postgresql://"), autocommit=True)
+        self._space = int.from_bytes(hashlib.sha256(study.encode()).digest()[:4], "big", signed=True)
+        self._held: set[int] = set()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        self._connection.execute("SELECT pg_advisory_lock(%s, -1)", [self._space])
+        try:
+            yield
+        finally:
+            self._connection.execute("SELECT pg_advisory_unlock(%s, -1)", [self._space])
+
+    def take(self, trial: int) -> bool:
+        if trial in self._held:
+            return True
+        row = self._connection.execute("SELECT pg_try_advisory_lock(%s, %s)", [self._space, trial]).fetchone()
+        if row is not None and row[0]:
+            self._held.add(trial)
+        return trial in self._held
+
+    def give(self, trial: int) -> None:
+        if trial in self._held:
+            self._connection.execute("SELECT pg_advisory_unlock(%s, %s)", [self._space, trial])
+            self._held.discard(trial)

@@ -1,0 +1,152 @@
+"""Several worker processes on one study, and what happens when one of them ends early: another goes on with its trial."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from tracekit.errors import TracekitError
+from tuner.lookup import Want
+
+__all__ = ["Crew"]
+
+LOOK_EVERY_S = 0.2
+PIECE = 4
+"""Wants told to a worker at a time."""
+DEATHS = 3
+"""So many workers may die of their own before the study gives up."""
+Heard = Callable[[dict[str, Any]], None]
+
+
+class Crew:
+    """Worker processes, started at once. Use it as a context manager: none outlives it."""
+
+    def __init__(self, database: Path, folder: Path, storage: str | None, workers: int) -> None:
+        self._command = [sys.executable, "-m", "tuner.worker", str(database), str(folder), *([storage] if storage else [])]
+        self._workers = [_Worker(self._command) for _ in range(workers)]
+        self._deaths = 0
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
+            worker.end()
+
+    @property
+    def processes(self) -> list[int]:
+        """Their process ids."""
+        return [worker.pid for worker in self._workers]
+
+    def search(self, trials: int, seconds: float | None, heard: Heard, cancelled: Callable[[], bool]) -> None:
+        """All workers ask for trials until none is left. ``heard`` with each answer; ``KeyboardInterrupt`` if ``cancelled()``."""
+        order = {"search": {"trials": trials, "seconds": seconds}}
+        self._run([[order] for _ in self._workers], heard, cancelled)
+
+    def replay(self, wants: Sequence[Want], cancelled: Callable[[], bool]) -> None:
+        """Replay all of ``wants``, a few at a time by whoever is free."""
+        pieces = [{"wants": [want.to_dict() for want in wants[at : at + PIECE]]} for at in range(0, len(wants), PIECE)]
+        shares: list[list[dict[str, Any]]] = [[] for _ in self._workers]
+        self._run(shares, lambda _: None, cancelled, pieces)
+
+    def _run(self, shares: list[list[dict[str, Any]]], heard: Heard, cancelled: Callable[[], bool],
+             pool: list[dict[str, Any]] | None = None) -> None:  # fmt: skip
+        """Each worker its own orders, then orders of the pool, until there are none and all are idle."""
+        pool = [] if pool is None else pool
+        with selectors.DefaultSelector() as selector:
+            for worker, share in zip(self._workers, shares, strict=True):
+                selector.register(worker.answers, selectors.EVENT_READ, worker)
+                worker.todo = list(share)
+                worker.go_on(pool)
+            while any(worker.order is not None for worker in self._workers):
+                if cancelled():
+                    raise KeyboardInterrupt
+                for key, _ in selector.select(LOOK_EVERY_S):
+                    worker = key.data
+                    answers = worker.heard()
+                    if answers is None:
+                        selector.unregister(worker.answers)
+                        self._replaced(worker)
+                        selector.register(worker.answers, selectors.EVENT_READ, worker)
+                        continue
+                    for answer in answers:
+                        _raise(answer)
+                        if "ready" in answer:
+                            worker.go_on(pool)
+                        else:
+                            heard(answer)
+
+    def _replaced(self, worker: _Worker) -> None:
+        """A new process goes on with the order of one that died."""
+        self._deaths += 1
+        if self._deaths > DEATHS:
+            raise TracekitError(f"{self._deaths} worker processes ended on their own; what is done is kept")
+        worker.start(self._command)
+
+
+class _Worker:
+    """One process; its answers are read without waiting for whole lines."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.todo: list[dict[str, Any]] = []
+        self.order: dict[str, Any] | None = None
+        self.start(command)
+
+    def start(self, command: Sequence[str]) -> None:
+        """A fresh process; the order that the last one had is told to it."""
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+                                         env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"})  # fmt: skip
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._orders: IO[bytes] = self._process.stdin
+        self.answers: IO[bytes] = self._process.stdout
+        self.pid = self._process.pid
+        self._rest = b""
+        if self.order is not None:
+            self._tell()
+
+    def go_on(self, pool: list[dict[str, Any]]) -> None:
+        """The next order, its own before the pool's."""
+        self.order = self.todo.pop(0) if self.todo else pool.pop(0) if pool else None
+        if self.order is not None:
+            self._tell()
+
+    def _tell(self) -> None:
+        with suppress(BrokenPipeError):  # if it has ended, the end of its answers says so
+            self._orders.write(json.dumps(self.order).encode() + b"\n")
+            self._orders.flush()
+
+    def heard(self) -> list[dict[str, Any]] | None:
+        """Its answers; ``None`` when the process is gone."""
+        piece = self.answers.read1(65536)  # type: ignore[attr-defined]
+        if not piece:
+            self._process.wait()
+            self.close()
+            return None
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def close(self) -> None:
+        with suppress(BrokenPipeError):
+            self._orders.close()
+        self.answers.close()
+
+    def end(self) -> None:
+        """Nothing that it still does is needed."""
+        self._process.kill()
+        self._process.wait()
+        self.close()
+
+
+def _raise(answer: dict[str, Any]) -> None:
+    if "error" in answer:
+        error = TracekitError(answer["error"])
+        error.exit_code = answer["exit_code"]
+        raise error

@@ -1,0 +1,122 @@
+"""Which point is tried next: an Optuna sampler over a ``Space``.
+
+First the study's queued points (the current policy, the engine's defaults), then a few that lie far from all others, then where a
+Gaussian process expects the most improvement. A point that was tried, is being tried, or is no configuration is never proposed
+again. Points that are being tried count as what the process expects of them, so that workers side by side do not crowd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.samplers import BaseSampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+
+from tuner.space import Point, Space
+from tuner.surrogate import Floats, Surrogate, encode, expected_improvement
+
+__all__ = ["FULL", "PointSampler", "distributions_of", "estimated_value", "point_of_trial"]
+
+MOST = 4096
+"""Spaces of up to so many combinations are looked at whole; of larger ones random points and the best ones' neighbours."""
+SPREAD_OUT = 4
+FULL = "full_value"
+"""Attribute of a pruned trial: what it would have come to, judged by the best trial on the same windows."""
+
+
+def distributions_of(space: Space) -> dict[str, BaseDistribution]:
+    """Every knob as Optuna knows it."""
+    return {knob.name: CategoricalDistribution(knob.levels) for knob in space.knobs}
+
+
+def point_of_trial(trial: FrozenTrial) -> Point:
+    """The point that a trial tries."""
+    return dict(trial.params)
+
+
+def estimated_value(trial: FrozenTrial) -> float | None:
+    """A trial's value; of a pruned one what it would have come to. ``None`` where nothing is known."""
+    if trial.state == TrialState.COMPLETE and trial.values:
+        return trial.values[0]
+    value = trial.user_attrs.get(FULL)
+    return None if value is None else float(value)
+
+
+class PointSampler(BaseSampler):
+    """Deterministic for a seed and the trials that are there. ``excluded``: points that are no configuration."""
+
+    def __init__(self, space: Space, seed: int, sign: float = 1.0) -> None:
+        self._space = space
+        self._seed = seed
+        self._sign = sign
+        self._parameters: Floats | None = None
+        self._all: list[Point] | None = list(space.points()) if space.size <= MOST else None
+        self._codes = None if self._all is None else encode(space, self._all)
+        self.excluded: list[Point] = []
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return distributions_of(self._space)
+
+    def sample_relative(self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]) -> dict[str, Any]:
+        others = [t for t in study.get_trials(deepcopy=False) if t.number != trial.number and t.params]
+        return self.propose(others, np.random.default_rng([self._seed, trial.number]))
+
+    def sample_independent(self, study: Study, trial: FrozenTrial, param_name: str,
+                           param_distribution: BaseDistribution) -> Any:  # fmt: skip
+        """Of a knob that a proposal does not have."""
+        return self._space.knob(param_name).levels[0]
+
+    def propose(self, trials: Sequence[FrozenTrial], rng: np.random.Generator) -> Point:
+        """The next point. ``LookupError`` when every point was tried."""
+        tried = [point_of_trial(trial) for trial in trials]
+        candidates, codes = self._candidates(trials, rng, {_mark(p) for p in (*tried, *self.excluded)})
+        if not candidates:
+            raise LookupError("every configuration of the space was tried")
+        known = [(t, v) for t in trials if (v := estimated_value(t)) is not None and np.isfinite(v)]
+        if len(known) < 2 or len(tried) < 2 + SPREAD_OUT:
+            return candidates[_farthest(codes, encode(self._space, tried) if tried else codes[:0], rng)]
+        x = encode(self._space, [point_of_trial(t) for t, _ in known])
+        y = self._sign * np.array([value for _, value in known])
+        y = np.maximum(y, np.median(y) - 2 * (y.max() - np.median(y)))  # how bad the hopeless ones are does not matter
+        model = Surrogate.fit(x, y, rng, self._parameters)
+        self._parameters = model.parameters
+        done = {t.number for t, _ in known}
+        waiting = [point_of_trial(t) for t in trials if t.number not in done and t.state == TrialState.RUNNING]
+        if waiting:
+            more = encode(self._space, waiting)
+            model = Surrogate.fit(np.vstack([x, more]), np.concatenate([y, model.predict(more)[0]]), rng, self._parameters)
+        gain = expected_improvement(*model.predict(codes), float(y.max()))
+        return candidates[int(np.argmax(gain))]
+
+    def _candidates(self, trials: Sequence[FrozenTrial], rng: np.random.Generator,
+                    left_out: set[tuple[Any, ...]]) -> tuple[list[Point], Floats]:  # fmt: skip
+        if self._all is not None and self._codes is not None:
+            free = [at for at, point in enumerate(self._all) if _mark(point) not in left_out]
+            return [self._all[at] for at in free], self._codes[free]
+        space, found = self._space, {}
+        known = [(v, point_of_trial(t)) for t in trials if (v := estimated_value(t)) is not None]
+        for _, point in sorted(known, key=lambda pair: -self._sign * pair[0])[:6]:
+            found |= {_mark(moved): moved for _, _, moved in space.neighbours(point)}
+        for levels in zip(*(rng.integers(0, len(k.levels), MOST // 2) for k in space.knobs), strict=True):
+            point = space.active({k.name: k.levels[int(at)] for k, at in zip(space.knobs, levels, strict=True)})
+            if space.broken(point) is None:
+                found[_mark(point)] = point
+        points = [point for mark, point in found.items() if mark not in left_out]
+        return points, encode(space, points) if points else np.zeros((0, 1))
+
+
+def _mark(point: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(sorted((name, str(level)) for name, level in point.items()))
+
+
+def _farthest(codes: Floats, tried: Floats, rng: np.random.Generator) -> int:
+    """Of 64 random candidates the one that is farthest from all that was tried."""
+    some = rng.choice(len(codes), min(64, len(codes)), replace=False)
+    if not len(tried):
+        return int(some[0])
+    nearest = ((codes[some][:, None, :] - tried[None, :, :]) ** 2).sum(-1).min(1)
+    return int(some[int(np.argmax(nearest))])

@@ -1,0 +1,148 @@
+"""The report of a study: a document for machines, and the same as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tracekit.errors import shown
+from tracekit.experiments.knobs import knob_text
+from tracekit.metrics.wording import count, span_text
+from tuner.answer import Answer
+from tuner.gains import PREDICTED
+from tuner.plan import TunePlan
+from tuner.study import TuneStudy
+
+__all__ = ["build_document", "gain_text", "render_report"]
+
+
+def build_document(plan: TunePlan, study: TuneStudy | None, answer: Answer | None, reason: str | None) -> dict[str, Any]:
+    """``tracekit.tune/1``. ``reason``: why nothing was searched."""
+    document: dict[str, Any] = {
+        "schema": "tracekit.tune/1", "study": plan.key(), "trace": plan.trace.name, "traffic": list(plan.trace.lines),
+        "windows": {"search": [_window(w) for w in plan.trace.search], "held": [_window(w) for w in plan.trace.held]},
+        "slo": plan.slo.to_dict(), "profile": plan.profile.name, "objectives": list(plan.objective_names),
+        "unit": plan.objectives[0].unit, "space": plan.space.to_dict(), "current": plan.current, "seed": plan.seed,
+        "trials": {"complete": 0, "pruned": 0, "failed": 0, "reasons": {}} if study is None else study.counts(),
+        "recommended": False, "no_search": reason, "flags": "", "sets": [],
+    }  # fmt: skip
+    if answer is None:
+        document["why"] = reason or "no trial completed within the constraints"
+        return document
+    winner = answer.winner
+    document |= {
+        "recommended": answer.recommended, "why": answer.why, "flags": answer.flags, "sets": answer.sets,
+        "changes": [change.to_dict() for change in answer.changes],
+        "winner": {"point": winner.point, "value": winner.value, "trial": winner.trial},
+        "neighbours": [each.to_dict() for each in winner.neighbours], "cliffs": [each.text() for each in winner.cliffs],
+        "alike": [{"point": each.point, "value": each.value, "trial": each.trial} for each in answer.alike],
+        "gain": None if answer.gain is None else answer.gain.to_dict(), "predicted": PREDICTED,
+        "gain_over_defaults": None if answer.against_defaults is None else answer.against_defaults.to_dict(),
+        "ablation": answer.ablation, "importance": answer.importance, "robustness": answer.robustness, "also": answer.also,
+        "losers": answer.losers, "pareto": answer.front,
+    }  # fmt: skip
+    return document
+
+
+def _window(window: Any) -> dict[str, Any]:
+    return {"begin_ns": window.begin_ns, "end_ns": window.end_ns, "requests": window.requests}
+
+
+def gain_text(gain: Mapping[str, Any] | None) -> str:
+    """``+12.3 % [+8.0, +16.6] (n = 4 windows, 3,988 requests)``."""
+    if gain is None:
+        return "unknown"
+    if gain["estimate"] is None:
+        return f"from nothing to {count(gain['level'])} requests/s"
+    interval = "" if gain["low"] is None else f" [{100 * gain['low']:+.1f}, {100 * gain['high']:+.1f}]"
+    return f"{100 * gain['estimate']:+.1f} %{interval} (n = {gain['n']} windows, {gain['requests']:,} requests)"
+
+
+def render_report(document: Mapping[str, Any]) -> str:
+    """The document as text."""
+    return "\n".join(_lines(document)) + "\n"
+
+
+def _lines(document: Mapping[str, Any]) -> Iterator[str]:
+    trials = document["trials"]
+    yield f"{shown(document['trace'])}: {document['traffic'][0]}"
+    yield ""
+    if document["no_search"]:
+        yield f"No search: {document['no_search']}. No change recommended."
+        return
+    yield (f"{sum(trials[each] for each in ('complete', 'pruned', 'failed'))} trials: {trials['complete']} complete,"
+           f" {trials['pruned']} pruned, {trials['failed']} failed")  # fmt: skip
+    yield from (f"  failed {n}x: {shown(why, 200)}" for why, n in trials["reasons"].items())
+    yield ""
+    yield from _verdict(document)
+    if "winner" not in document:
+        return
+    yield from _reasons(document)
+
+
+def _verdict(document: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{'CHANGE' if document['recommended'] else 'NO CHANGE RECOMMENDED'}: {document['why']}."
+    if document["recommended"]:
+        yield f"  vLLM flags:  {document['flags'] or '(none: the change is beyond vLLM)'}"
+        yield f"  tracekit:    {' '.join('--set ' + each for each in document['sets'])}"
+    for change in document.get("changes", ()):
+        derived = " (follows from the others)" if change["derived"] else ""
+        yield f"  {change['knob']}: {knob_text(change['old'])} -> {knob_text(change['new'])}{derived}"
+    if (gain := document.get("gain")) is not None:
+        yield ""
+        yield f"SLO-goodput over the current policy, on windows that were not searched: {gain_text(gain)}"
+        yield f"  attainment {100 * gain['base_attainment']:.1f} % -> {100 * gain['level_attainment']:.1f} %;"\
+              f" the interval is where {100 * document['predicted']:.0f} % of such sets of new windows would lie"  # fmt: skip
+        yield f"  over the engine's defaults: {gain_text(document['gain_over_defaults'])}"
+
+
+def _reasons(document: Mapping[str, Any]) -> Iterator[str]:
+    yield ""
+    cliffs = document["cliffs"]
+    others = len(document["alike"]) - 1
+    yield f"Neighbours, one step of one knob: {'no cliff' if not cliffs else 'CLIFF at ' + '; '.join(cliffs)}"
+    yield from (f"  {_level(each)}: {100 * (each['ratio'] - 1):+.1f} %" for each in document["neighbours"])
+    if others:
+        yield f"Not to be told from {others} other configuration{'s' * (others > 1)}; this one is nearest to the current policy."
+    for kind, title in (("plus", "The current policy with one change"), ("minus", "The winner without one change")):
+        rows = document["ablation"][kind]
+        if rows:
+            yield f"{title}, on the windows held out:"
+            yield from (f"  {row['knob']}: {gain_text(row['gain']) if row['reason'] is None else row['reason']}" for row in rows)
+    if document["importance"]:
+        yield "Knobs by importance: " + ", ".join(f"{name} {100 * share:.0f} %" for name, share in document["importance"].items())
+    yield from _elsewhere(document)
+    yield from _losers(document["losers"])
+    for row in document["pareto"]:
+        values = ", ".join(f"{name} {value:.4g}" for name, value in row["values"].items())
+        yield f"Pareto: {values}: {', '.join(f'{k}={knob_text(v)}' for k, v in row['point'].items())}"
+
+
+def _level(neighbour: Mapping[str, Any]) -> str:
+    return f"{neighbour['knob']} = {knob_text(neighbour['level'])}"
+
+
+def _elsewhere(document: Mapping[str, Any]) -> Iterator[str]:
+    if document["robustness"]:
+        yield "The same gain under other conditions:"
+        yield from (f"  {row['case']}: {gain_text(row['gain'])}" for row in document["robustness"])
+    for row in document["also"]:
+        holds = row["gain"]["estimate"] is None or row["gain"]["estimate"] > 0
+        yield f"On {shown(row['trace'])} it {'holds' if holds else 'DOES NOT HOLD'}: {gain_text(row['gain'])}"
+
+
+def _losers(losers: Mapping[str, Any] | None) -> Iterator[str]:
+    if losers is None:
+        return
+    yield (f"Requests, windows held out: {losers['won']:,} meet their SLO only now, {losers['lost']:,} no longer do"
+           f" (of {losers['n']:,})")  # fmt: skip
+    worse = [group for group in losers["groups"] if group["after"] < group["before"]][:5]
+    yield "  no group of requests loses" if not worse else "  who loses:"
+    for group in worse:
+        yield (f"    {group['kind']} {shown(group['name'])}: {100 * group['before']:.1f} % -> {100 * group['after']:.1f} %"
+               f" attained (n = {group['n']:,})")  # fmt: skip
+    for name, both in losers["tails"].items():
+        before, after = both["before"]["value"], both["after"]["value"]
+        if before is not None and after is not None:
+            label = name.removesuffix("_ns").replace("_", " ")
+            yield f"  {label}: {span_text(before)} -> {span_text(after)} (n = {both['after']['n']:,})"

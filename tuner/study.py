@@ -1,0 +1,211 @@
+"""The study: which trials there are, who is at which, and what they came to. Optuna's, asked and told.
+
+Trials 0 and 1 are the current policy and the engine's defaults. A trial whose worker has died is taken over as it is, by its
+number: what its windows gave is in the file of cells, so nothing is lost and nothing is replayed twice. Asking is done by one
+process at a time, which is why no two workers try the same configuration.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.samplers import BaseSampler, TPESampler
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, TrialState
+
+from replay_engine.config import ConfigError
+from replay_engine.policy import Policy
+from tracekit.errors import UsageError, shown
+from tuner.claims import Claims, FileClaims, PostgresClaims
+from tuner.plan import TunePlan
+from tuner.proposing import FULL, PointSampler
+from tuner.space import Point
+
+__all__ = ["Asked", "TuneStudy", "open_study"]
+
+ENDED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+REASON = "reason"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A trial to be carried out: its point and the policy there."""
+
+    trial: optuna.Trial
+    point: Point
+    policy: Policy
+
+    @property
+    def number(self) -> int:
+        return int(self.trial.number)
+
+    @property
+    def told(self) -> set[int]:
+        """Windows of which the study knows already, from a worker that died."""
+        return set(self.trial.storage.get_trial(self.trial._trial_id).intermediate_values)
+
+
+class TuneStudy:
+    """One worker's view of a study."""
+
+    def __init__(self, study: optuna.Study, plan: TunePlan, claims: Claims) -> None:
+        self.study = study
+        self.plan = plan
+        self._claims = claims
+        self._exhausted = False
+
+    def first(self) -> None:
+        """Queue the current policy and the engine's defaults, unless the study has begun."""
+        with self._claims.alone():
+            if self._trials():
+                return
+            plan = self.plan
+            points = [("current policy", plan.current), ("engine's defaults", plan.space.defaults(plan.policy, plan.profile))]
+            for at, (role, point) in enumerate(points):
+                if at == 0 or point != plan.current:
+                    self.study.enqueue_trial(point, user_attrs={"role": role})
+
+    def ask(self, limit: int) -> Asked | None:
+        """The next trial, an orphaned one first; ``None`` when ``limit`` trials have ended or are under way, or none is left."""
+        with self._claims.alone():
+            for trial in self._trials(TrialState.RUNNING):
+                if self._claims.take(trial.number) and (taken := self._settled(self._again(trial.number))) is not None:
+                    return taken
+            while len(self._trials(*ENDED, TrialState.RUNNING)) < limit and not self._exhausted:
+                try:
+                    trial_ = self.study.ask()
+                except LookupError:
+                    self._exhausted = True
+                    self._forget_last()
+                    break
+                self._claims.take(trial_.number)
+                if (asked := self._settled(trial_)) is not None:
+                    return asked
+        return None
+
+    def _forget_last(self) -> None:
+        """A trial that was opened and could not be given a point."""
+        for trial in self._trials(TrialState.RUNNING):
+            if not trial.params and self._claims.take(trial.number):
+                self._fail(trial.number, "every configuration of the space was tried")
+
+    def _again(self, number: int) -> optuna.Trial:
+        """A trial under way, in this process."""
+        trial_id = self.study._storage.get_trial_id_from_study_id_trial_number(self.study._study_id, number)
+        return optuna.Trial(self.study, trial_id)
+
+    def _settled(self, trial: optuna.Trial) -> Asked | None:
+        """Give the trial its point; ``None``, and the trial failed with its reason, where that is no configuration."""
+        space = self.plan.space
+        point: Point = {}
+        for knob in space.knobs:
+            if knob.when is None or point.get(knob.when[0]) in knob.when[1]:
+                point[knob.name] = trial.suggest_categorical(knob.name, knob.levels)
+        reason = space.broken(point) if trial.user_attrs.get("role") is None else None
+        if reason is None:
+            try:
+                return Asked(trial, point, self.plan.policy_at(point))
+            except ConfigError as error:
+                reason = str(error)
+        self._fail(trial.number, reason)
+        return None
+
+    def _fail(self, number: int, reason: str) -> None:
+        trial_id = self.study._storage.get_trial_id_from_study_id_trial_number(self.study._study_id, number)
+        self.study._storage.set_trial_user_attr(trial_id, REASON, reason)
+        self.study.tell(number, state=TrialState.FAIL)
+        self._claims.give(number)
+
+    def tell(self, asked: Asked, values: Sequence[float], constraint: float | None = None, **facts: Any) -> None:
+        """What a trial came to. ``constraint``: at most 0 where its answer may be taken. ``facts``: attributes to show."""
+        for name, fact in facts.items():
+            asked.trial.set_user_attr(name, fact)
+        if constraint is not None:
+            asked.trial.set_constraint("attainment", constraint)
+        self.study.tell(asked.trial, list(values))
+        self._claims.give(asked.number)
+
+    def prune(self, asked: Asked, full: float, **facts: Any) -> None:
+        """A trial that is hopeless after some windows; ``full``: what it would have come to."""
+        for name, fact in {FULL: full, **facts}.items():
+            asked.trial.set_user_attr(name, fact)
+        self.study.tell(asked.trial, state=TrialState.PRUNED)
+        self._claims.give(asked.number)
+
+    def fail(self, asked: Asked, reason: str) -> None:
+        """A trial that could not be carried out."""
+        self._fail(asked.number, reason)
+
+    def best(self) -> FrozenTrial | None:
+        """The best completed trial by the first objective."""
+        sign = 1 if self.plan.objectives[0].direction == "maximize" else -1
+        done = [t for t in self._trials(TrialState.COMPLETE) if _feasible(t)] or self._trials(TrialState.COMPLETE)
+        return max(done, key=lambda t: (sign * (t.values or [0.0])[0], -t.number), default=None)
+
+    def trials(self) -> list[FrozenTrial]:
+        """Those that have ended, by number."""
+        return self._trials(*ENDED)
+
+    def _trials(self, *states: TrialState) -> list[FrozenTrial]:
+        found: list[FrozenTrial] = self.study.get_trials(deepcopy=False, states=states or None)
+        return found
+
+    def counts(self) -> dict[str, Any]:
+        """Trials by how they ended, and why some failed."""
+        ended = Counter(trial.state.name.lower() for trial in self.trials())
+        why = Counter(str(trial.user_attrs.get(REASON, "unknown")) for trial in self._trials(TrialState.FAIL))
+        return {"complete": ended["complete"], "pruned": ended["pruned"], "failed": ended["fail"], "reasons": dict(why)}
+
+
+def _feasible(trial: FrozenTrial) -> bool:
+    return all(value <= 0 for value in trial.constraints.values())
+
+
+def open_study(plan: TunePlan, folder: Path, storage: str | None) -> TuneStudy:
+    """The plan's study: a file in ``folder``, or a database. Errors: ``UsageError`` for one that cannot be reached."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    logging.getLogger("sqlalchemy").setLevel(logging.ERROR)
+    name = f"tracekit-{plan.key()}"
+    directions = [objective.direction for objective in plan.objectives]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        backend, claims = _backend(folder, storage, name)
+        with claims.alone():  # two workers that make the tables at once would stumble over each other
+            if isinstance(backend, str):
+                backend = _database(backend)
+            study = optuna.create_study(storage=backend, study_name=name, directions=directions, load_if_exists=True,
+                                        sampler=_sampler(plan))  # fmt: skip
+    return TuneStudy(study, plan, claims)
+
+
+def _sampler(plan: TunePlan) -> BaseSampler:
+    if len(plan.objectives) > 1:
+        return TPESampler(seed=plan.seed)
+    return PointSampler(plan.space, plan.seed, 1.0 if plan.objectives[0].direction == "maximize" else -1.0)
+
+
+def _backend(folder: Path, storage: str | None, name: str) -> tuple[BaseStorage | str, Claims]:
+    if storage is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        return JournalStorage(JournalFileBackend(str(folder / "study.journal"))), FileClaims(folder / "claims")
+    if not storage.startswith(("postgresql://", "postgresql+psycopg://")):
+        raise UsageError(f"--storage {shown(storage)}: expected postgresql://USER@HOST/DATABASE, or nothing for a file")
+    try:
+        return storage.replace("postgresql://", "postgresql+psycopg://", 1), PostgresClaims(storage, name)
+    except ImportError:
+        raise UsageError("--storage postgresql://...: its driver is not installed; expected tracekit-llm[cluster]") from None
+    except Exception as error:  # psycopg's own class is not known before it is imported
+        text = shown(" ".join(str(error).split()), 200)
+        raise UsageError(f"--storage: the database cannot be reached: {text}") from None
+
+
+def _database(url: str) -> BaseStorage:
+    return RDBStorage(url, engine_kwargs={"pool_size": 2})

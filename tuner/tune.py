@@ -1,0 +1,210 @@
+"""``tune``: the best SLO-goodput on traffic it has not seen. It runs as a job, and a killed one goes on where it stopped."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Unpack
+
+from tracekit.errors import UsageError, shown
+from tracekit.experiments.run import _READING, Reading
+from tracekit.jobs import Job
+from tracekit.store import Store
+from tracekit.store.files import write_json
+from tuner.answer import Answer, find_answer
+from tuner.cells import CELLS, CellFile, Replays
+from tuner.crew import Crew
+from tuner.diagnosed import no_knob_helps
+from tuner.lookup import Lookup, Want
+from tuner.plan import PLAN, TunePlan
+from tuner.planning import make_plan
+from tuner.report import build_document, render_report
+from tuner.search import Budget, Searcher
+from tuner.study import TuneStudy, open_study
+from tuner.windows import WindowSources
+
+__all__ = ["TuneReport", "tune"]
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class TuneReport:
+    """The document (``tracekit.tune/1``), its text, the lines that were said, and how many replays ran this time."""
+
+    document: dict[str, Any]
+    text: str
+    replayed: int
+    lines: list[str] = field(default_factory=list)
+
+
+def tune(
+    trace: str,
+    *,
+    slo: str | None = None,
+    goodput: str | None = None,
+    policy: str | None = None,
+    sets: Sequence[str] = (),
+    profile: str | None = None,
+    space: str | None = None,
+    objective: str = "goodput",
+    target: float = 0.9,
+    price_per_hour: float | None = None,
+    trials: int = 60,
+    minutes: float | None = None,
+    workers: int | None = None,
+    storage: str | None = None,
+    windows: int = 4,
+    holdout: int = 4,
+    split: str = "alternate",
+    length: str | None = None,
+    window: str | None = None,
+    rate_scale: float = 1.0,
+    where: str | None = None,
+    thin: str | None = None,
+    by: str | None = None,
+    spread_ticks: bool = False,
+    sessions: str | None = None,
+    also: Sequence[str] = (),
+    seed: int = 0,
+    accept_degraded: bool = False,
+    fresh: bool = False,
+    dry_run: bool = False,
+    db: str | Path = "tracekit.duckdb",
+    progress: Progress | None = None,
+    say: Callable[[str], None] | None = None,
+    **reading: Unpack[Reading],
+) -> TuneReport:
+    """Search ``space`` (``scheduler``, ``policy`` or a TOML file) over windows of ``trace`` for what serves the SLO best, and
+    prove it on windows held out. ``trials``: of the whole study, whoever carries them out; ``minutes``: of this call's search.
+    ``workers`` processes (left out: one per core). ``storage``: a PostgreSQL URL that several machines share. ``also``: other
+    traces that the answer is held against. ``dry_run`` replays one window and says what the whole would take.
+    Errors: ``UsageError``, ``InputError``, ``ConfigError``, ``LockedError``; ``KeyboardInterrupt`` when it was cancelled.
+    """
+    given = dict(locals())
+    return _as_job({**_READING, **given.pop("reading"), **given})
+
+
+def _as_job(given: dict[str, Any]) -> TuneReport:
+    if unknown := set(given) - set(Reading.__annotations__) - set(tune.__annotations__):
+        raise TypeError(f"tune() got an unexpected keyword argument '{min(unknown)}'")
+    _checked(given)
+    store = Store(given["db"])
+    job = Job.adopt() or Job.create(store.folder, "tune", {"argv": list(sys.orig_argv)})
+    with job.accounted(interrupted="interrupted; the same command goes on where it stopped"):
+        report = _Run(store, job, given).report()
+    job.finish({"exit_code": 0, "recommended": report.document.get("recommended"), "sets": report.document.get("sets")})
+    return report
+
+
+def _checked(given: dict[str, Any]) -> None:
+    for name, least in (("trials", 1), ("workers", 1), ("windows", 1), ("holdout", 0)):
+        if given[name] is not None and given[name] < least:
+            raise UsageError(f"--{name} {given[name]}: expected at least {least}")
+    if given["minutes"] is not None and given["minutes"] <= 0:
+        raise UsageError(f"--minutes {given['minutes']}: expected a time above 0")
+    if given["split"] not in ("alternate", "past"):
+        raise UsageError(f"--split {shown(given['split'])}: expected alternate or past")
+
+
+class _Run:
+    """One call of ``tune``."""
+
+    def __init__(self, store: Store, job: Job, given: dict[str, Any]) -> None:
+        self.store, self.job, self.given = store, job, given
+        self.lines: list[str] = []
+        self.began = time.monotonic()
+
+    def tell(self, line: str) -> None:
+        self.lines.append(line)
+        if self.given["say"] is not None:
+            self.given["say"](line)
+
+    def report(self) -> TuneReport:
+        """Plan, search, answer."""
+        plan = make_plan(self.store, self.given, self.tell)
+        folder = self.store.folder / "tune" / plan.key()
+        if self.given["fresh"]:
+            _cleared(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / PLAN, plan.to_dict())
+        replays = Replays(WindowSources(self.store), CellFile(folder / CELLS))
+        if self.given["dry_run"]:
+            return self._estimated(plan, replays)
+        base = [replays.result(plan.cell(plan.policy, window)) for window in plan.trace.search]
+        reason = no_knob_helps(plan, base, replays)
+        if reason is not None:
+            self.tell(f"no search: {reason}")
+            return self._finished(folder, plan, None, None, replays, reason)
+        workers = self.given["workers"] or len(os.sched_getaffinity(0))
+        study = open_study(plan, folder, self.given["storage"])
+        study.first()
+        with ExitStack() as stack:
+            several = workers > 1 and self.given["trials"] > 1
+            storage = self.given["storage"]
+            crew = stack.enter_context(Crew(self.store.path, folder, storage, workers)) if several else None
+            self._search(study, replays, crew)
+            answer = find_answer(study, Lookup(plan, replays, self._carry(crew)), self.tell)
+        return self._finished(folder, plan, study, answer, replays, None)
+
+    def _search(self, study: TuneStudy, replays: Replays, crew: Crew | None) -> None:
+        trials, minutes = self.given["trials"], self.given["minutes"]
+        there = len(study.trials())
+        if there:
+            self.tell(f"{there} of {trials} trials are there from before; {max(trials - there, 0)} to go")
+
+        def noted(_: Any = None) -> None:
+            counts, best = study.counts(), study.best()
+            done = counts["complete"] + counts["pruned"] + counts["failed"]
+            value = "none yet" if best is None else f"{(best.values or [0.0])[0]:.4g} {study.plan.objectives[0].unit}"
+            note = f"best so far {value}" + (f", {counts['failed']} failed" if counts["failed"] else "")
+            self.job.progress(done, trials, unit="trials", note=note)
+            if self.given["progress"] is not None:
+                self.given["progress"](done, trials, note)
+
+        noted()
+        seconds = None if minutes is None else minutes * 60
+        if crew is not None:
+            crew.search(trials, seconds, noted, self.job.cancelled)
+        else:
+            until = None if seconds is None else time.monotonic() + seconds
+            Searcher(study, replays).run(Budget(trials=trials, until=until), noted, self.job.cancelled)
+        noted()
+
+    def _carry(self, crew: Crew | None) -> Callable[[Sequence[Want]], None] | None:
+        if crew is None:
+            return None
+        return lambda wants: crew.replay(wants, self.job.cancelled)
+
+    def _estimated(self, plan: TunePlan, replays: Replays) -> TuneReport:
+        """How many replays and minutes: from one replay of the longest window, and what searches of this kind prune."""
+        longest = max(plan.trace.search, key=lambda window: window.requests)
+        began = time.perf_counter()
+        replays.result(plan.cell(plan.policy, longest))
+        each = time.perf_counter() - began if replays.replayed else 0.1
+        trials, search, held = self.given["trials"], len(plan.trace.search), len(plan.trace.held)
+        most = trials * search + 24 * search + (12 + 2 * len(plan.space.knobs)) * held
+        workers = self.given["workers"] or len(os.sched_getaffinity(0))
+        document = {"schema": "tracekit.tune/1", "dry_run": True, "trials": trials, "replays": most, "workers": workers,
+                    "seconds_each": round(each, 3), "minutes": round(most * each / workers / 60, 2)}  # fmt: skip
+        text = (f"up to {most:,} replays: {trials} trials on {search} windows each, fewer where one is pruned, and the proof; at"
+                f" {each:.2f} s each with {workers} workers {document['minutes']:.1f} minutes at most")  # fmt: skip
+        return TuneReport(document=document, text=text, replayed=replays.replayed, lines=self.lines)
+
+    def _finished(self, folder: Path, plan: TunePlan, study: TuneStudy | None, answer: Answer | None, replays: Replays,
+                  reason: str | None) -> TuneReport:  # fmt: skip
+        document = build_document(plan, study, answer, reason)
+        document |= {"replays": len(replays.file), "wall_s": round(time.monotonic() - self.began, 3)}
+        write_json(folder / "answer.json", document)
+        return TuneReport(document=document, text=render_report(document), replayed=replays.replayed, lines=self.lines)
+
+
+def _cleared(folder: Path) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)

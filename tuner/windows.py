@@ -1,0 +1,94 @@
+"""The windows a study replays: stretches of one or more traces, each with its lead-in, some to search on, others to prove on.
+
+The trace is cut evenly as experiments cut it; search and hold-out windows take turns, so that both see the whole of it and none
+of them counts a request that another counts. ``split = "past"`` searches on the earlier ones and proves on the later ones.
+Requests are read once per process and window and then kept: a trace reaches a worker once, whatever the number of trials.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tracekit.experiments.layout import Layout
+from tracekit.store import Store
+from tracekit.traces.slicing import Slice
+from tracekit.traces.source import TraceSource
+
+__all__ = ["StudyWindow", "WindowSources", "split_windows", "windows_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyWindow:
+    """A window (ns from trace start) of a loaded trace; ``digest``: the trace's. ``requests``: sessions or requests in it."""
+
+    trace: int
+    name: str
+    digest: str
+    begin_ns: int
+    end_ns: int
+    lead_in_ns: int
+    requests: int
+    part: dict[str, Any]
+    """Fields of ``Slice`` other than its window, lead-in and rate."""
+    rate_scale: float = 1.0
+
+    def slice_at(self, rate: float) -> Slice:
+        """The part of the trace, ``rate`` times as fast as the study's own rate."""
+        part = {**self.part, "thin": None if self.part["thin"] is None else tuple(self.part["thin"])}
+        return replace(Slice(**part), window_ns=(self.begin_ns, self.end_ns), lead_in_ns=self.lead_in_ns,
+                       rate_scale=self.rate_scale * rate)  # fmt: skip
+
+    def key(self) -> dict[str, Any]:
+        """What of it decides a replay: not where the trace lies in a database, nor what it is called there."""
+        document = asdict(self)
+        for name in ("trace", "name", "requests"):
+            del document[name]
+        return document
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> StudyWindow:
+        return cls(**document)
+
+
+def split_windows(windows: Sequence[StudyWindow], held: int, split: str) -> tuple[list[StudyWindow], list[StudyWindow]]:
+    """(search, hold-out), each in time order: ``held`` of them are held out, evenly among the others or (``past``) the last."""
+    n = len(windows)
+    held = min(held, n - 1) if n > 1 else 0
+    if split == "past":
+        return list(windows[: n - held]), list(windows[n - held :])
+    marks = {int((i + 0.5) * n / held) for i in range(held)} if held else set()
+    search = [window for at, window in enumerate(windows) if at not in marks]
+    return search, [windows[at] for at in sorted(marks)]
+
+
+def windows_of(layout: Layout, source: TraceSource, **shared: Any) -> list[StudyWindow]:
+    """A layout's windows, in time order; ``shared``: the fields that they have in common."""
+    at = np.sort(source.start_ns)
+    return [
+        StudyWindow(begin_ns=begin, end_ns=end, requests=int(np.searchsorted(at, end) - np.searchsorted(at, begin)), **shared)
+        for begin, end in layout.windows
+    ]
+
+
+class WindowSources:
+    """The requests of windows, read when they are first asked for."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._held: dict[tuple[int, int, int, float], TraceSource] = {}
+
+    def get(self, window: StudyWindow, rate: float = 1.0) -> TraceSource:
+        """A source of its own for one replay: a replay may turn the priorities of its source round."""
+        key = (window.trace, window.begin_ns, window.end_ns, rate)
+        if key not in self._held:
+            with self._store.read() as con:
+                self._held[key] = TraceSource.from_database(con, window.trace, window.slice_at(rate))
+        return copy.copy(self._held[key])
