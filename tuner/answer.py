@@ -16,8 +16,9 @@ from optuna.trial import FrozenTrial, TrialState
 from replay_engine.config import ConfigError
 from replay_engine.policy import Policy, as_vllm_flags
 from tracekit.experiments.knobs import differing, flat_policy, knob_text
+from tuner.cells import Result
 from tuner.gains import Gain, gain_of
-from tuner.lookup import Lookup
+from tuner.lookup import SIDES, Lookup
 from tuner.losers import who_loses
 from tuner.plateau import Candidate, choose
 from tuner.space import Point
@@ -204,12 +205,12 @@ def _also(lookup: Lookup, point: Point) -> list[dict[str, Any]]:
     """Whether it holds on other traces: on all of their windows."""
     found = []
     for at, trace in enumerate(lookup.plan.also, 1):
-        sides = [side for side in ("search", "held") if lookup.windows(side, at)]  # type: ignore[arg-type]
-        base, level = [], []
-        for side in sides:
-            lookup.need(lookup.wants([None, point], side, trace=at))  # type: ignore[arg-type]
-            base += lookup.results(None, side, trace=at)  # type: ignore[arg-type]
-            level += lookup.results(point, side, trace=at)  # type: ignore[arg-type]
+        base: list[Result] = []
+        level: list[Result] = []
+        for side in SIDES:
+            lookup.need(lookup.wants([None, point], side, trace=at))
+            base += lookup.results(None, side, trace=at)
+            level += lookup.results(point, side, trace=at)
         if base:
             found.append({"trace": trace.name, "gain": gain_of(base, level).to_dict()})
     return found

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["read_job", "write_out_files"]
 
-ALIASES = {"set": "sets", "map": "mapping", "format": "trace_format", "base": "policy"}
+ALIASES: dict[str, str] = {"set": "sets", "map": "mapping", "format": "trace_format", "base": "policy"}
 LISTS = ("sets", "mapping", "also")
 PATHS = ("trace", "policy", "profile", "space", "db")
 
@@ -47,8 +47,8 @@ def read_job(path: str, options: Mapping[str, Any], typed: set[str]) -> dict[str
     if not isinstance(table, Mapping):
         raise UsageError(f"{where}: has no table [tune]; expected one")
     merged = dict(options)
-    for key, value in table.items():
-        name = ALIASES.get(key, key)
+    for key, value in dict(table).items():
+        name: str = ALIASES.get(key, key)
         if name == "out":
             merged["out"] = _outputs(where, value, Path(path).parent)
         elif name not in options:

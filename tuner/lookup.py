@@ -17,9 +17,10 @@ from tuner.plan import TunePlan
 from tuner.space import Point
 from tuner.windows import StudyWindow
 
-__all__ = ["Lookup", "Side", "Want", "cell_of", "slower_profile"]
+__all__ = ["SIDES", "Lookup", "Side", "Want", "cell_of", "slower_profile"]
 
 Side = Literal["search", "held"]
+SIDES: tuple[Side, ...] = ("search", "held")
 Carry = Callable[[Sequence["Want"]], None]
 
 

@@ -42,7 +42,7 @@ def who_loses(before: Sequence[Cell], after: Sequence[Cell], sources: WindowSour
             entry = totals.setdefault((kind, name), [0, 0, 0])
             for at, amount in enumerate((mask, mask & a.met, mask & b.met)):
                 entry[at] += int(amount.sum())
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"kind": kind, "name": name, "n": n, "before": had / n, "after": has / n}
         for (kind, name), (n, had, has) in totals.items() if n >= FEW
     ]  # fmt: skip

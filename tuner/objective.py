@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from tracekit.errors import UsageError, shown
 from tuner.cells import Result
@@ -25,7 +26,7 @@ class Objective:
     """One figure of merit. ``direction``: as Optuna says it. ``rates``: needs replays at other rates or replica counts."""
 
     name: str
-    direction: str
+    direction: Literal["maximize", "minimize"]
     unit: str
     rates: bool = False
 

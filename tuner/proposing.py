@@ -41,7 +41,7 @@ def point_of_trial(trial: FrozenTrial) -> Point:
 def estimated_value(trial: FrozenTrial) -> float | None:
     """A trial's value; of a pruned one what it would have come to. ``None`` where nothing is known."""
     if trial.state == TrialState.COMPLETE and trial.values:
-        return trial.values[0]
+        return float(trial.values[0])
     value = trial.user_attrs.get(FULL)
     return None if value is None else float(value)
 
@@ -97,7 +97,8 @@ class PointSampler(BaseSampler):
         if self._all is not None and self._codes is not None:
             free = [at for at, point in enumerate(self._all) if _mark(point) not in left_out]
             return [self._all[at] for at in free], self._codes[free]
-        space, found = self._space, {}
+        space = self._space
+        found: dict[tuple[Any, ...], Point] = {}
         known = [(v, point_of_trial(t)) for t in trials if (v := estimated_value(t)) is not None]
         for _, point in sorted(known, key=lambda pair: -self._sign * pair[0])[:6]:
             found |= {_mark(moved): moved for _, _, moved in space.neighbours(point)}

@@ -99,7 +99,7 @@ def _likelihood(x: Floats, z: Floats, parameters: Floats) -> tuple[float, Floats
     weights = np.linalg.solve(factor.T, half)
     prior = (((parameters[:-1] - LENGTH) / SPREAD) ** 2).sum() + ((parameters[-1] - NOISE) / NOISE_SPREAD) ** 2
     score = -0.5 * float(half @ half) - float(np.log(np.diag(factor)).sum()) - 0.5 * float(prior)
-    return score, factor, weights
+    return score, np.asarray(factor, np.float64), np.asarray(weights, np.float64)
 
 
 def expected_improvement(mean: Floats, spread: Floats, best: float) -> Floats:

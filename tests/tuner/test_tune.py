@@ -126,7 +126,7 @@ def test_a_study_that_is_killed_goes_on_where_it_stopped(bursts: str, tmp_path: 
             folders = list((Store(db).folder / "tune").glob("*/cells.jsonl"))
             if folders and len(folders[0].read_bytes().splitlines()) >= least + 3:
                 break
-            time.sleep(0.002)
+            time.sleep(0.05)
         child.send_signal(signal.SIGKILL)
         child.wait()
     before = cells_of(db)
