@@ -55,19 +55,12 @@ def tune(
     objective: str = "goodput",
     target: float = 0.9,
     price_per_hour: float | None = None,
-    trials: int = 60,
-    minutes: float | None = None,
-    workers: int | None = None,
+    trials: int = 60, minutes: float | None = None, workers: int | None = None,
     storage: str | None = None,
-    windows: int = 4,
-    holdout: int = 4,
-    split: str = "alternate",
-    length: str | None = None,
-    window: str | None = None,
+    windows: int = 4, holdout: int = 4, split: str = "alternate",
+    length: str | None = None, window: str | None = None,
     rate_scale: float = 1.0,
-    where: str | None = None,
-    thin: str | None = None,
-    by: str | None = None,
+    where: str | None = None, thin: str | None = None, by: str | None = None,
     spread_ticks: bool = False,
     sessions: str | None = None,
     also: Sequence[str] = (),
@@ -79,7 +72,7 @@ def tune(
     progress: Progress | None = None,
     say: Callable[[str], None] | None = None,
     **reading: Unpack[Reading],
-) -> TuneReport:
+) -> TuneReport:  # fmt: skip
     """Search ``space`` (``scheduler``, ``policy`` or a TOML file) over windows of ``trace`` for what serves the SLO best, and
     prove it on windows held out. ``trials``: of the whole study, whoever carries them out; ``minutes``: of this call's search.
     ``workers`` processes (left out: one per core). ``storage``: a PostgreSQL URL that several machines share. ``also``: other
