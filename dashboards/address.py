@@ -1,51 +1,120 @@
-"""What is looked at, as a URL says it: ``?run=3&replica=1&t=40-83.5``. The URL is the page's state; to share it is to share
-the view.
+"""What is looked at, as a URL says it: ``?run=3&t=40-83.5&f=QUEUE_SEATS&cls=short``. The URL is the one selection that all
+pages share; to share it is to share the view.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
-from urllib.parse import parse_qsl
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import parse_qsl, quote
 
 from dashboards.queries import LATEST
 
-__all__ = ["Address", "parse_address", "window_ns"]
+__all__ = ["METRICS", "MOST_REQUESTS", "Address", "parse_address", "window_ns"]
 
 _RANGE = re.compile(r"(\d+(?:\.\d+)?(?:e-?\d+)?)-(\d+(?:\.\d+)?(?:e-?\d+)?)", re.ASCII)
+_NAME = re.compile(r"[^\x00-\x1f]{1,200}")
+METRICS = ("ttft", "tpot", "gap", "e2e")
+"""What a tail may be of: first token, mean time per later token, longest gap, last token."""
+MOST_REQUESTS = 50
+"""Request numbers that an address can hold."""
+_KEYS = ("run", "replica", "t", "last", "f", "req", "it", "cls", "tenant", "m", "lat", "cmp", "v")
+_LETTERS = ",:/_-.@"
+"""Left as they are in an address, so that people can read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """A view: a run, one of its replicas (``None``: the first), and a window in seconds on the engine clock.
+    """A view: a run, one of its replicas (``None``: the first), a window in seconds on the engine clock, and what is selected.
 
     ``t`` is a fixed window, ``last_s`` one that ends where the run does and moves with it; with neither, the whole run.
+    ``finding``: a finding's id. ``requests``: their numbers; ``cls``, ``tenant``: of which the requests are; ``latency_s``:
+    between which their ``metric`` lies. ``iterations``: first and last. ``compare``: the run beside this one.
     """
 
     run: str = LATEST
     replica: int | None = None
     t: tuple[float, float] | None = None
     last_s: float | None = None
+    finding: str | None = None
+    requests: tuple[int, ...] = ()
+    iterations: tuple[int, int] | None = None
+    cls: str | None = None
+    tenant: str | None = None
+    metric: str = "ttft"
+    latency_s: tuple[float, float] | None = None
+    compare: str | None = None
     ignored: tuple[str, ...] = ()
     """What the URL said and nobody understood, to be shown."""
 
+    def search(self, **changes: Any) -> str:
+        """The query string of this view, or of one that differs by ``changes``; ``""`` for the plainest."""
+        view = replace(self, **changes) if changes else self
+        parts = {
+            "run": None if view.run == LATEST else view.run,
+            "replica": view.replica,
+            "t": _span(view.t),
+            "last": None if view.last_s is None else f"{view.last_s:g}",
+            "f": view.finding,
+            "req": ",".join(map(str, view.requests)) or None,
+            "it": None if view.iterations is None else f"{view.iterations[0]}-{view.iterations[1]}",
+            "cls": view.cls,
+            "tenant": view.tenant,
+            "m": None if view.metric == METRICS[0] else view.metric,
+            "lat": _span(view.latency_s),
+            "cmp": view.compare,
+        }
+        given = [f"{key}={quote(str(value), safe=_LETTERS)}" for key, value in parts.items() if value is not None]
+        return f"?{'&'.join(given)}" if given else ""
+
+    @property
+    def selects(self) -> bool:
+        """Whether some requests are selected rather than all."""
+        return bool(self.requests or self.cls or self.tenant or self.latency_s or self.finding)
+
 
 def parse_address(search: str | None) -> Address:
-    """Read a query string; never fails. Keys: ``run``, ``replica``, ``t`` (``begin-end``) or ``last``, ``v`` (1)."""
+    """Read a query string; never fails. Keys are those of ``Address.search``, and ``v`` (1); others are named in ``ignored``."""
     found: dict[str, str] = {}
     ignored: list[str] = []
     for key, value in parse_qsl((search or "").lstrip("?"), keep_blank_values=True, max_num_fields=None):
-        if key in ("run", "replica", "t", "last", "v"):
+        if key in _KEYS:
             found[key] = value
         else:
             ignored.append(key[:40])
-    t, last_s, replica = _range(found.get("t")), _seconds(found.get("last")), _number(found.get("replica"))
-    ignored += [key for key, value in (("t", t), ("last", last_s), ("replica", replica)) if key in found and value is None]
-    if t is not None and last_s is not None:
+    read: dict[str, Any] = {
+        "t": _range(found.get("t")),
+        "last": _seconds(found.get("last")),
+        "replica": _number(found.get("replica")),
+        "f": _text(found.get("f")),
+        "req": _numbers(found.get("req")),
+        "it": _whole_range(found.get("it")),
+        "cls": _text(found.get("cls")),
+        "tenant": _text(found.get("tenant")),
+        "m": found.get("m") if found.get("m") in METRICS else None,
+        "lat": _range(found.get("lat")),
+        "cmp": _text(found.get("cmp")),
+    }
+    ignored += [key for key, value in read.items() if key in found and value is None]
+    if read["t"] is not None and read["last"] is not None:
         ignored.append("last")
-        last_s = None
-    return Address(run=found.get("run") or LATEST, replica=replica, t=t, last_s=last_s, ignored=tuple(ignored))
+        read["last"] = None
+    return Address(
+        run=found.get("run") or LATEST, replica=read["replica"], t=read["t"], last_s=read["last"], finding=read["f"],
+        requests=read["req"] or (), iterations=read["it"], cls=read["cls"], tenant=read["tenant"],
+        metric=read["m"] or METRICS[0], latency_s=read["lat"], compare=read["cmp"], ignored=tuple(ignored),
+    )  # fmt: skip
+
+
+def _span(pair: tuple[float, float] | None) -> str | None:
+    return None if pair is None else "-".join(_plain(each) for each in pair)
+
+
+def _plain(value: float) -> str:
+    """Up to nine digits after the point, none of them in vain, never with an exponent."""
+    return f"{value:.9f}".rstrip("0").rstrip(".")
 
 
 def _range(text: str | None) -> tuple[float, float] | None:
@@ -56,6 +125,12 @@ def _range(text: str | None) -> tuple[float, float] | None:
     return (begin, end) if begin < end < 1e9 else None
 
 
+def _whole_range(text: str | None) -> tuple[int, int] | None:
+    first, dash, last = (text or "").partition("-")
+    low, high = _number(first, 12), _number(last, 12) if dash else _number(first, 12)
+    return (low, high) if low is not None and high is not None and low <= high else None
+
+
 def _seconds(text: str | None) -> float | None:
     try:
         value = float(text or "")
@@ -64,8 +139,18 @@ def _seconds(text: str | None) -> float | None:
     return value if math.isfinite(value) and 0 < value < 1e9 else None
 
 
-def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 6 else None
+def _number(text: str | None, digits: int = 5) -> int | None:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) <= digits else None
+
+
+def _numbers(text: str | None) -> tuple[int, ...] | None:
+    found = [_number(each, 10) for each in (text or "").split(",")]
+    known = [each for each in found if each is not None]
+    return tuple(known) if len(known) == len(found) <= MOST_REQUESTS else None
+
+
+def _text(text: str | None) -> str | None:
+    return text if text and _NAME.fullmatch(text) else None
 
 
 def window_ns(address: Address, span: tuple[int, int]) -> tuple[int, int]:

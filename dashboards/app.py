@@ -11,11 +11,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from dash import ClientsideFunction, Dash, Input, Output, dcc, html
+from dash import Dash, Input, Output, html
 from flask import Response, abort, request
 
 from dashboards.address import parse_address
-from dashboards.markup import aria
+from dashboards.frame import frame, register_frame
 from dashboards.pages import PAGES, Page
 from dashboards.queries import RunBook
 from tracekit.errors import TracekitError
@@ -41,14 +41,12 @@ def create_app(db: str | Path, *, host: str = "127.0.0.1") -> Dash:
         suppress_callback_exceptions=True, serve_locally=True, enable_mcp=False, add_log_handler=False,
         meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"}],
     )  # fmt: skip
-    app.layout = _shell(Path(db), host)
+    public = f"Served on {host}: whoever reaches this address can read the runs."
+    app.layout = frame(Path(db), None if is_loopback(host) else public)
+    register_frame(app, book)
     for page in PAGES:
         page.register(app, book)
     app.callback(Output("page", "children"), Input("url", "pathname"))(_route)
-    # Dash has no types for this one.
-    app.clientside_callback(  # type: ignore[no-untyped-call]
-        ClientsideFunction("tracekit", "theme"), Output("theme", "data"), Input("theme-choice", "value")
-    )
     _guard(app, host)
     _read_ahead(app, book)
     return app
@@ -60,29 +58,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _shell(db: Path, host: str) -> Any:
-    themes = {"system": "as the system", "light": "light", "dark": "dark"}
-    choice = dcc.RadioItems(themes, "system", id="theme-choice", inline=True, persistence=True, persistence_type="local")
-    banner = f"Served on {host}: whoever reaches this address can read the runs." if not is_loopback(host) else None
-    return html.Div(
-        [
-            html.A("Skip to the page", href="#page", className="skip"),
-            html.Header(
-                [
-                    html.Strong("tracekit", className="brand"),
-                    html.Nav([dcc.Link(page.title, href=page.path) for page in PAGES], **aria("Pages")),
-                    html.Span(db.name, className="database", title=str(db)),
-                    html.Div(choice, className="themes", role="group", **aria("Theme")),
-                ]
-            ),
-            html.P(banner, className="banner", role="alert", hidden=banner is None),
-            html.Main(id="page", tabIndex="-1"),
-            dcc.Location(id="url", refresh=False),
-            dcc.Store(id="theme"),
-        ]
-    )
 
 
 def _route(pathname: str | None) -> Any:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from dash import html
 
-__all__ = ["aria", "control"]
+__all__ = ["aria", "control", "data_table"]
 
 
 def aria(label: str, **more: str) -> dict[str, Any]:
@@ -17,3 +18,11 @@ def aria(label: str, **more: str) -> dict[str, Any]:
 def control(label: str, target: str, component: Any, **more: Any) -> Any:
     """A control under its label; ``target`` is the control's id."""
     return html.Div([html.Label(label, htmlFor=target), component], className="control", **more)
+
+
+def data_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, caption: str, numeric: int, **more: Any) -> Any:
+    """A plain table that scrolls sideways where it must. Cells from column ``numeric`` on are numbers, set flush right."""
+    head = html.Tr([html.Th(name, scope="col", className="number" if at >= numeric else "") for at, name in enumerate(columns)])
+    body = [html.Tr([html.Td(cell, className="number" if at >= numeric else "") for at, cell in enumerate(row)]) for row in rows]
+    table = html.Table([html.Caption(caption), html.Thead(head), html.Tbody(body)], className="data", **more)
+    return html.Div(table, className="wide", tabIndex="0", role="region", **aria(caption))

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dashboards.columns import COLUMNS, Columns, Frame, by_replica
 from tracekit.errors import LockedError, TracekitError, UsageError
 from tracekit.store import SpoolInfo, SpoolTail, Store, spools_there
 
-__all__ = ["LATEST", "Catalogue", "Listed", "RunBook", "RunView"]
+T = TypeVar("T")
+
+__all__ = ["LATEST", "Catalogue", "Listed", "RunBook", "RunView", "ago"]
 
 LATEST = "last"
 """Stands for the run under way that began last, else the latest recorded one."""
@@ -26,6 +28,8 @@ WAIT_S = 0.5
 """How long a page waits for a writer before it shows what it has."""
 KEPT_BYTES = 1 << 30
 """Columns of finished runs that are kept; the one least recently looked at goes first."""
+REMEMBERED = 64
+"""Small facts of recorded runs that are kept."""
 PIECE = 1 << 18
 """Rows read from a spool at a time."""
 _RUN_COLUMNS = (
@@ -112,16 +116,41 @@ class RunBook:
         self._file_mark: tuple[int, ...] = ()
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._followed: dict[str, _Followed] = {}
+        self._memory: OrderedDict[str, object] = OrderedDict()
+
+    def remember(self, key: str, make: Callable[[], T]) -> T:
+        """What ``make`` gives for ``key``, kept (``REMEMBERED`` of them): only for what never changes. Made once at a time."""
+        with self._lock:
+            if key not in self._memory:
+                self._memory[key] = make()
+                while len(self._memory) > REMEMBERED:
+                    self._memory.popitem(last=False)
+            self._memory.move_to_end(key)
+            found: T = self._memory[key]  # type: ignore[assignment]
+            return found
 
     def catalogue(self) -> Catalogue:
         """The runs, latest first; what runs now stands before what is recorded."""
         with self._lock:
             note = self._refresh()
-            done = {row["spool"] for row in self._rows}
-            spools = [spool for spool in spools_there(self.store) if spool.folder.name not in done]
-            listed = [_listed_spool(spool) for spool in reversed(spools)]
+            listed = [_listed_spool(spool) for spool in self.spools()]
             listed += [_listed_run(row) for row in reversed(self._rows)]
         return Catalogue(runs=tuple(sorted(listed, key=lambda each: not each.live)), note=note)
+
+    def spools(self) -> list[SpoolInfo]:
+        """What is not in the database: runs under way and those left behind, latest first."""
+        with self._lock:
+            done = {row["spool"] for row in self._rows}
+        return [spool for spool in reversed(spools_there(self.store)) if spool.folder.name not in done]
+
+    def recorded(self, ref: str) -> dict[str, Any] | None:
+        """The ``runs`` row (some columns of it) of a recorded run; ``None`` for one under way. Errors as ``view``."""
+        with self._lock:
+            self._refresh()
+            found = self._find(ref)
+            if found is None:
+                raise UsageError(self._nothing(ref))
+            return None if isinstance(found, SpoolInfo) else found
 
     def view(self, ref: str) -> RunView:
         """The run that ``ref`` names: a number, a spool's name, a run's name, or ``LATEST``.
@@ -254,6 +283,11 @@ def _read_run(store: Store, run: int) -> _Kept:
         budget=_known({replica: budget for replica, budget, _ in constants}),
         kv_total=_known({replica: total for replica, _, total in constants}),
     )
+
+
+def ago(when: Any) -> str:
+    """A run's start (UTC) to the minute, as it is shown; empty where it is not known."""
+    return str(when or "")[:16].replace("T", " ")
 
 
 def _title(parts: Sequence[object]) -> str:

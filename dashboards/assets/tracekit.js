@@ -16,7 +16,9 @@
 
   dark.addEventListener("change", function () {
     if (choice === "system") {
-      api.set_props("theme", { data: paint() });
+      const now = paint();
+      api.set_props("theme", { data: now });
+      api.set_props("mantine", { forceColorScheme: now });
     }
   });
   paint();
@@ -99,7 +101,18 @@
   api.tracekit = {
     theme: function (value) {
       choice = value || "system";
-      return paint();
+      const now = paint();
+      return [now, now];
+    },
+    share: function () {
+      const copied = navigator.clipboard ? navigator.clipboard.writeText(location.href) : Promise.reject();
+      return copied.then(
+        function () { return "the address of this view is copied"; },
+        function () { return "copy the address above: it is this view"; }
+      );
+    },
+    help: function () {
+      return true;
     },
     navigate: function (run, replica, span, begin, end, whole, relayout, search, drawn) {
       const query = new URLSearchParams(search || "");

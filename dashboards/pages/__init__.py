@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dash import Dash
 from dash.development.base_component import Component
 
-from dashboards.pages import timeline
+from dashboards.pages import runs, timeline
 from dashboards.queries import RunBook
 
 __all__ = ["PAGES", "Page"]
@@ -16,13 +16,21 @@ __all__ = ["PAGES", "Page"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """``path`` without a trailing slash; ``register`` is called once per app, before it serves."""
+    """``path`` without a trailing slash; ``asks``: the question it answers; ``register`` is called once per app."""
 
     path: str
     title: str
+    asks: str
     layout: Callable[[], Component]
     register: Callable[[Dash, RunBook], None]
 
 
-PAGES = (Page(path="/timeline", title="Timeline", layout=timeline.layout, register=timeline.register),)
+def _page(module: object, path: str, title: str, asks: str) -> Page:
+    return Page(path=path, title=title, asks=asks, layout=module.layout, register=module.register)  # type: ignore[attr-defined]
+
+
+PAGES = (
+    _page(runs, "/runs", "Runs", "Which run?"),
+    _page(timeline, "/timeline", "Timeline", "What was the scheduler doing then?"),
+)
 """In the order of the navigation; the first is the landing page."""

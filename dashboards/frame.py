@@ -1,0 +1,144 @@
+"""The frame around every page: rail, heading, selection, help. One callback fills it from the address."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import ClientsideFunction, Dash, Input, Output, dcc, html
+
+from dashboards.address import parse_address
+from dashboards.heading import Heading, heading_of, selection_chips
+from dashboards.markup import aria
+from dashboards.pages import PAGES
+from dashboards.queries import RunBook
+
+__all__ = ["frame", "register_frame", "render_frame"]
+
+KEYS = (
+    ("g then r, v, t, l, q, c", "go to Runs, Verdict, Tail, Timeline, Requests, Compare"),
+    ("j / k", "next, previous finding or row"),
+    ("Enter", "show what is marked"),
+    ("← / →", "move the window along the time axis"),
+    ("+ / -", "zoom in, zoom out"),
+    ("Esc", "take back the last part of the selection"),
+    ("s", "copy the address of this view"),
+    ("?", "this help"),
+)
+"""What ``assets/keys.js`` listens to."""
+FRAME_MS = 5000
+
+
+def frame(db: Path, banner: str | None) -> Any:
+    """The shell; ``banner``: a warning that stands above everything."""
+    themes = {"system": "as the system", "light": "light", "dark": "dark"}
+    choice = dcc.RadioItems(themes, "system", id="theme-choice", inline=True, persistence=True, persistence_type="local")
+    shell = html.Div(
+        [
+            html.A("Skip to the page", href="#page", className="skip"),
+            html.P(banner, className="banner", role="alert", hidden=banner is None),
+            html.Aside(
+                [
+                    html.Strong("tracekit", className="brand"),
+                    html.Nav(_rail("", ""), id="rail", **aria("Pages")),
+                    html.Div(
+                        [
+                            html.Span(db.name, className="database", title=str(db)),
+                            html.Div(choice, className="themes", role="group", **aria("Theme")),
+                            html.Button("Keys ?", id="help-open", type="button", className="plain"),
+                        ],
+                        className="rail-foot",
+                    ),
+                ],
+                className="rail",
+            ),
+            html.Div(
+                [
+                    html.Header(id="heading", className="heading"),
+                    html.Div(
+                        [
+                            html.Div(id="chips", className="chips", role="group", **aria("Selection")),
+                            html.Button("Share", id="share", type="button", title="Copy the address of this view (s)"),
+                            html.Span(id="shared", role="status", className="shared"),
+                        ],
+                        className="chip-row",
+                    ),
+                    html.Main(id="page", tabIndex="-1"),
+                ],
+                className="body",
+            ),
+            dmc.Modal(_help(), id="help", title="Keys", opened=False, size="lg"),
+            dcc.Location(id="url", refresh=False),
+            dcc.Interval(id="frame-tick", interval=FRAME_MS),
+            dcc.Store(id="theme"),
+            dcc.Store(id="keyed"),
+        ],
+        className="frame",
+    )
+    return dmc.MantineProvider(shell, id="mantine", forceColorScheme="light", theme={"fontFamily": "system-ui, sans-serif"})
+
+
+def _help() -> Any:
+    rows = [html.Tr([html.Td(html.Kbd(keys)), html.Td(text)]) for keys, text in KEYS]
+    return html.Table(html.Tbody(rows), className="keys")
+
+
+def _rail(pathname: str, search: str) -> list[Any]:
+    here = pathname.rstrip("/") or PAGES[0].path
+    links = []
+    for page in PAGES:
+        current = {"aria-current": "page"} if page.path == here else {}
+        name = "current" if current else ""
+        links.append(dcc.Link(page.title, href=page.path + search, className=name, id={"rail": page.path}, title=page.asks))
+    return links
+
+
+def register_frame(app: Dash, book: RunBook) -> None:
+    """Heading, rail and chips follow the address; theme, share and help need no server."""
+
+    def show(pathname: str | None, search: str | None, _: int | None) -> tuple[Any, Any, Any]:
+        return render_frame(book, pathname or "/", search or "")
+
+    app.callback(
+        Output("rail", "children"), Output("heading", "children"), Output("chips", "children"),
+        Input("url", "pathname"), Input("url", "search"), Input("frame-tick", "n_intervals"),
+    )(show)  # fmt: skip
+    # Dash has no types for these.
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("tracekit", "theme"),
+        Output("theme", "data"), Output("mantine", "forceColorScheme"), Input("theme-choice", "value"),
+    )  # fmt: skip
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("tracekit", "share"), Output("shared", "children"), Input("share", "n_clicks"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("tracekit", "help"), Output("help", "opened"), Input("help-open", "n_clicks"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+
+
+def render_frame(book: RunBook, pathname: str, search: str) -> tuple[Any, Any, Any]:
+    """Rail, heading and chips for an address."""
+    address = parse_address(search)
+    chips = [
+        dcc.Link(
+            [chip.text, html.Span(" ✕", **{"aria-hidden": "true"})], href=pathname + chip.without, className="chip",
+            title=f"Remove: {chip.text}",
+        )
+        for chip in selection_chips(address)
+    ]  # fmt: skip
+    return _rail(pathname, search), _heading(heading_of(book, address)), chips or html.Span("nothing selected: the whole run")
+
+
+def _heading(heading: Heading) -> list[Any]:
+    marks = {True: "✓ ", False: "✗ ", None: ""}
+    names = {True: "slo met", False: "slo missed", None: "slo"}
+    slo = [html.Span(marks[chip.met] + chip.text, className=names[chip.met]) for chip in heading.slo]
+    return [
+        html.Div([html.Strong(heading.title), html.Span(heading.trace, className="quiet")], className="what"),
+        html.Div([html.Code(heading.policy)] if heading.policy else [], className="flags"),
+        html.Div(slo, className="slos"),
+        *([html.P(heading.note, className="notice")] if heading.note else []),
+    ]
