@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["DARK", "LIGHT", "REASON_FILLS", "THEMES", "Theme", "reason_fill"]
+__all__ = ["DARK", "GRID_THEME", "LIGHT", "REASON_FILLS", "THEMES", "Theme", "reason_fill"]
 
 BLUE, ORANGE, VERMILLION, SKY, PURPLE, GREEN, GREY = (
     "#0072B2", "#E69F00", "#D55E00", "#56B4E9", "#CC79A7", "#009E73", "#767676",
@@ -51,6 +51,14 @@ DARK = Theme(
     faint="rgba(209,213,219,0.22)", edge="rgba(209,213,219,0.55)", line="#f3f4f6", decode="#1C7FC4", waiting="#FF8A3D",
 )  # fmt: skip
 THEMES = {"light": LIGHT, "dark": DARK}
+
+GRID_THEME = (
+    "themeQuartz.withParams({backgroundColor: 'var(--paper)', foregroundColor: 'var(--text)', borderColor: 'var(--edge)',"
+    " headerBackgroundColor: 'var(--raised)', headerTextColor: 'var(--quiet)', accentColor: 'var(--accent)',"
+    " oddRowBackgroundColor: 'var(--paper)', rowHoverColor: 'var(--raised)', fontFamily: 'system-ui, sans-serif', fontSize: 13,"
+    " spacing: 5, browserColorScheme: 'inherit'})"
+)
+"""The grid's colours are the page's own, so that it follows the theme without being drawn again."""
 
 _FAMILIES = {
     ORANGE: ("token_budget", "no_chunking", "prefill_limit"),

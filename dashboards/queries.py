@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dashboards.columns import COLUMNS, Columns, Frame, by_replica
+from tracekit.diagnosis import RunData, load_run_data
 from tracekit.errors import LockedError, TracekitError, UsageError
 from tracekit.store import SpoolInfo, SpoolTail, Store, spools_there
 
@@ -28,6 +29,8 @@ WAIT_S = 0.5
 """How long a page waits for a writer before it shows what it has."""
 KEPT_BYTES = 1 << 30
 """Columns of finished runs that are kept; the one least recently looked at goes first."""
+DATA_KEPT = 3
+"""Runs whose rows of every table are kept: some 250 bytes an iteration."""
 REMEMBERED = 64
 """Small facts of recorded runs that are kept."""
 PIECE = 1 << 18
@@ -117,6 +120,8 @@ class RunBook:
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._followed: dict[str, _Followed] = {}
         self._memory: OrderedDict[str, object] = OrderedDict()
+        self._data: OrderedDict[str, RunData] = OrderedDict()
+        self._data_lock = threading.Lock()
 
     def remember(self, key: str, make: Callable[[], T]) -> T:
         """What ``make`` gives for ``key``, kept (``REMEMBERED`` of them): only for what never changes. Made once at a time."""
@@ -136,6 +141,21 @@ class RunBook:
             listed = [_listed_spool(spool) for spool in self.spools()]
             listed += [_listed_run(row) for row in reversed(self._rows)]
         return Catalogue(runs=tuple(sorted(listed, key=lambda each: not each.live)), note=note)
+
+    def data(self, ref: str) -> RunData:
+        """All rows of a recorded run with what decided it, kept while few others are looked at. ``UsageError`` for a run under
+        way, and for one whose rows or trace are not in the database any more."""
+        row = self.recorded(ref)
+        if row is None:
+            raise UsageError("this run is under way: its requests can be looked at when it has been committed")
+        key = row["spool"]
+        with self._data_lock:
+            if key not in self._data:
+                self._data[key] = load_run_data(self.store, str(row["run"]))
+                while len(self._data) > DATA_KEPT:
+                    self._data.popitem(last=False)
+            self._data.move_to_end(key)
+            return self._data[key]
 
     def spools(self) -> list[SpoolInfo]:
         """What is not in the database: runs under way and those left behind, latest first."""

@@ -111,6 +111,29 @@
         function () { return "copy the address above: it is this view"; }
       );
     },
+    // Class, tenant, latency and the row picked in the grid go into the address.
+    choose: function (cls, tenant, metric, rows, search) {
+      const query = new URLSearchParams(search || "");
+      const put = function (key, value) {
+        if (value === null || value === undefined || value === "") {
+          query.delete(key);
+        } else {
+          query.set(key, value);
+        }
+      };
+      for (const each of api.callback_context.triggered) {
+        if (each.prop_id === "rq-class.value") { put("cls", cls); }
+        if (each.prop_id === "rq-tenant.value") { put("tenant", tenant); }
+        if (each.prop_id === "rq-metric.value") { put("m", metric === "ttft" ? null : metric); }
+        if (each.prop_id === "requests-grid.selectedRows" && rows && rows.length) { put("req", rows[0].request); }
+      }
+      const text = query.toString().replace(/%2C/g, ",");
+      const next = text ? "?" + text : "";
+      if (next !== (search || "")) {
+        api.set_props("url", { search: next });
+      }
+      return api.no_update;
+    },
     help: function () {
       return true;
     },
