@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dashboards.buckets import Buckets
+from dashboards.packing import packed
 from dashboards.palette import Theme, reason_fill
 
 __all__ = ["HEIGHT", "STRIPS", "timeline_figure"]
@@ -26,11 +26,6 @@ STRIPS = (
 Trace = dict[str, Any]
 
 
-def _packed(values: npt.NDArray[Any], kind: str) -> dict[str, str]:
-    """A typed array as Plotly's browser side reads it; a tenth of what a list of numbers takes."""
-    return {"dtype": kind, "bdata": base64.b64encode(np.ascontiguousarray(values, dtype=f"<{kind}").tobytes()).decode()}
-
-
 class _Strips:
     """Collects traces; a bucket's value holds from its left edge, the last one to the window's end."""
 
@@ -38,10 +33,10 @@ class _Strips:
         self.buckets = buckets
         self.theme = theme
         self.traces: list[Trace] = []
-        self._x = _packed(buckets.edges_ns / 1e9, "f8")
+        self._x = packed(buckets.edges_ns / 1e9, "f8")
 
     def _steps(self, values: npt.NDArray[Any]) -> dict[str, str]:
-        return _packed(np.append(values, values[-1:]), "f4")
+        return packed(np.append(values, values[-1:]), "f4")
 
     def add(self, strip: int, name: str, values: npt.NDArray[Any], hover: str, **more: Any) -> None:
         axis = "" if strip == 0 else str(strip + 1)
@@ -69,7 +64,7 @@ class _Strips:
         if worst is not None:
             hover += " (iteration %{customdata:,d})"
             numbers = self.buckets.worst[worst]
-            more = {"customdata": _packed(np.append(numbers, numbers[-1:]), "f8")}
+            more = {"customdata": packed(np.append(numbers, numbers[-1:]), "f8")}
             more |= {"fill": "tozeroy", "fillcolor": self.theme.faint}
         self.add(strip, name, values, hover, line={"color": colour, "width": 0.8}, **more)
 
@@ -138,9 +133,9 @@ def _kv(strips: _Strips, kv_total: int | None) -> None:
         strips.traces.append(
             {
                 "type": "scatter", "mode": "markers", "name": "preempted", "yaxis": "y3", "legend": "legend3",
-                "x": _packed(middle, "f8"), "y": _packed(np.full(len(there), top), "f4"), "customdata": _packed(counts, "i4"),
+                "x": packed(middle, "f8"), "y": packed(np.full(len(there), top), "f4"), "customdata": packed(counts, "i4"),
                 "marker": {"symbol": "triangle-down", "opacity": 1, "color": theme.recomputed,
-                           "size": _packed(np.minimum(6 + 2 * np.log2(counts), 16), "f4"),
+                           "size": packed(np.minimum(6 + 2 * np.log2(counts), 16), "f4"),
                            "line": {"width": 0.5, "color": theme.text}},
                 "hovertemplate": "%{customdata:,} preempted<extra></extra>",
             }
@@ -154,7 +149,7 @@ def _durations(strips: _Strips) -> None:
         numbers = buckets.worst["duration_ns"]
         strips.add(
             4, "duration", mean, "%{y:,.4~r} ms, iteration %{customdata:,d}", fill="tozeroy",
-            line={"color": theme.decode, "width": 1.2}, customdata=_packed(np.append(numbers, numbers[-1:]), "f8"),
+            line={"color": theme.decode, "width": 1.2}, customdata=packed(np.append(numbers, numbers[-1:]), "f8"),
         )  # fmt: skip
         return
     strips.peak(4, "longest", buckets.peak["duration_ns"] / 1e6, "ms", theme.edge, "duration_ns")

@@ -134,6 +134,34 @@
       }
       return api.no_update;
     },
+    // A box on the map of the tail selects by arrival and by latency; its latency axis is in powers of ten.
+    brush: function (box, metric, cls, from, to, search) {
+      const query = new URLSearchParams(search || "");
+      const put = function (key, value) {
+        if (value === null || value === undefined || value === "") { query.delete(key); } else { query.set(key, value); }
+      };
+      for (const each of api.callback_context.triggered) {
+        if (each.prop_id === "tl-map.selectedData" && box && box.range && box.range.x) {
+          setWindow(query, box.range.x);
+          const y = [...box.range.y].sort(function (a, b) { return a - b; });
+          put("lat", number(Math.pow(10, y[0])) + "-" + number(Math.pow(10, y[1])));
+        }
+        if (each.prop_id === "tl-metric.value" && metric) {
+          if ((query.get("m") || "ttft") !== metric) { put("lat", null); }
+          put("m", metric === "ttft" ? null : metric);
+        }
+        if (each.prop_id === "tl-class.value") { put("cls", cls); }
+        if (each.prop_id === "tl-from.value" || each.prop_id === "tl-to.value") {
+          const low = Number(from || 0);
+          const high = Number(to || 1e8);
+          if (isFinite(low) && high > low) { put("lat", from || to ? number(low) + "-" + number(high) : null); }
+        }
+      }
+      const text = query.toString();
+      const next = text ? "?" + text : "";
+      if (next !== (search || "")) { api.set_props("url", { search: next }); }
+      return api.no_update;
+    },
     help: function () {
       return true;
     },
