@@ -77,13 +77,9 @@ class Address:
 
 def parse_address(search: str | None) -> Address:
     """Read a query string; never fails. Keys are those of ``Address.search``, and ``v`` (1); others are named in ``ignored``."""
-    found: dict[str, str] = {}
-    ignored: list[str] = []
-    for key, value in parse_qsl((search or "").lstrip("?"), keep_blank_values=True, max_num_fields=None):
-        if key in _KEYS:
-            found[key] = value
-        else:
-            ignored.append(key[:40])
+    given = parse_qsl((search or "").lstrip("?"), keep_blank_values=True, max_num_fields=None)
+    found = {key: value for key, value in given if key in _KEYS}
+    ignored = [key[:40] for key, _ in given if key not in _KEYS]
     read: dict[str, Any] = {
         "t": _range(found.get("t")),
         "last": _seconds(found.get("last")),
@@ -100,12 +96,21 @@ def parse_address(search: str | None) -> Address:
     ignored += [key for key, value in read.items() if key in found and value is None]
     if read["t"] is not None and read["last"] is not None:
         ignored.append("last")
-        read["last"] = None
     return Address(
-        run=found.get("run") or LATEST, replica=read["replica"], t=read["t"], last_s=read["last"], finding=read["f"],
-        requests=read["req"] or (), iterations=read["it"], cls=read["cls"], tenant=read["tenant"],
-        metric=read["m"] or METRICS[0], latency_s=read["lat"], compare=read["cmp"], ignored=tuple(ignored),
-    )  # fmt: skip
+        run=found.get("run") or LATEST,
+        replica=read["replica"],
+        t=read["t"],
+        last_s=None if read["t"] is not None else read["last"],
+        finding=read["f"],
+        requests=read["req"] or (),
+        iterations=read["it"],
+        cls=read["cls"],
+        tenant=read["tenant"],
+        metric=read["m"] or METRICS[0],
+        latency_s=read["lat"],
+        compare=read["cmp"],
+        ignored=tuple(ignored),
+    )
 
 
 def _span(pair: tuple[float, float] | None) -> str | None:

@@ -32,27 +32,11 @@ FRAME_MS = 5000
 
 def frame(db: Path, banner: str | None) -> Any:
     """The shell; ``banner``: a warning that stands above everything."""
-    themes = {"system": "as the system", "light": "light", "dark": "dark"}
-    choice = dcc.RadioItems(themes, "system", id="theme-choice", inline=True, persistence=True, persistence_type="local")
     shell = html.Div(
         [
             html.A("Skip to the page", href="#page", className="skip"),
             html.P(banner, className="banner", role="alert", hidden=banner is None),
-            html.Aside(
-                [
-                    html.Strong("tracekit", className="brand"),
-                    html.Nav(_rail("", ""), id="rail", **aria("Pages")),
-                    html.Div(
-                        [
-                            html.Span(db.name, className="database", title=str(db)),
-                            html.Div(choice, className="themes", role="group", **aria("Theme")),
-                            html.Button("Keys ?", id="help-open", type="button", className="plain"),
-                        ],
-                        className="rail-foot",
-                    ),
-                ],
-                className="rail",
-            ),
+            _side(db),
             html.Div(
                 [
                     html.Header(id="heading", className="heading"),
@@ -79,6 +63,18 @@ def frame(db: Path, banner: str | None) -> Any:
     return dmc.MantineProvider(shell, id="mantine", forceColorScheme="light", theme={"fontFamily": "system-ui, sans-serif"})
 
 
+def _side(db: Path) -> Any:
+    themes = {"system": "as the system", "light": "light", "dark": "dark"}
+    choice = dcc.RadioItems(themes, "system", id="theme-choice", inline=True, persistence=True, persistence_type="local")
+    foot = [
+        html.Span(db.name, className="database", title=str(db)),
+        html.Div(choice, className="themes", role="group", **aria("Theme")),
+        html.Button("Keys ?", id="help-open", type="button"),
+    ]
+    brand, pages = html.Strong("tracekit", className="brand"), html.Nav(_rail("", ""), id="rail", **aria("Pages"))
+    return html.Aside([brand, pages, html.Div(foot, className="rail-foot")], className="rail")
+
+
 def _help() -> Any:
     rows = [html.Tr([html.Td(html.Kbd(keys)), html.Td(text)]) for keys, text in KEYS]
     return html.Table(html.Tbody(rows), className="keys")
@@ -86,12 +82,10 @@ def _help() -> Any:
 
 def _rail(pathname: str, search: str) -> list[Any]:
     here = pathname.rstrip("/") or PAGES[0].path
-    links = []
-    for page in PAGES:
-        current = {"aria-current": "page"} if page.path == here else {}
-        name = "current" if current else ""
-        links.append(dcc.Link(page.title, href=page.path + search, className=name, id={"rail": page.path}, title=page.asks))
-    return links
+    return [
+        dcc.Link(page.title, href=page.path + search, className="current" if page.path == here else "", title=page.asks)
+        for page in PAGES
+    ]
 
 
 def register_frame(app: Dash, book: RunBook) -> None:
@@ -101,22 +95,32 @@ def register_frame(app: Dash, book: RunBook) -> None:
         return render_frame(book, pathname or "/", search or "")
 
     app.callback(
-        Output("rail", "children"), Output("heading", "children"), Output("chips", "children"),
-        Input("url", "pathname"), Input("url", "search"), Input("frame-tick", "n_intervals"),
-    )(show)  # fmt: skip
+        Output("rail", "children"),
+        Output("heading", "children"),
+        Output("chips", "children"),
+        Input("url", "pathname"),
+        Input("url", "search"),
+        Input("frame-tick", "n_intervals"),
+    )(show)
     # Dash has no types for these.
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("tracekit", "theme"),
-        Output("theme", "data"), Output("mantine", "forceColorScheme"), Input("theme-choice", "value"),
-    )  # fmt: skip
+        Output("theme", "data"),
+        Output("mantine", "forceColorScheme"),
+        Input("theme-choice", "value"),
+    )
     app.clientside_callback(  # type: ignore[no-untyped-call]
-        ClientsideFunction("tracekit", "share"), Output("shared", "children"), Input("share", "n_clicks"),
+        ClientsideFunction("tracekit", "share"),
+        Output("shared", "children"),
+        Input("share", "n_clicks"),
         prevent_initial_call=True,
-    )  # fmt: skip
+    )
     app.clientside_callback(  # type: ignore[no-untyped-call]
-        ClientsideFunction("tracekit", "help"), Output("help", "opened"), Input("help-open", "n_clicks"),
+        ClientsideFunction("tracekit", "help"),
+        Output("help", "opened"),
+        Input("help-open", "n_clicks"),
         prevent_initial_call=True,
-    )  # fmt: skip
+    )
 
 
 def render_frame(book: RunBook, pathname: str, search: str) -> tuple[Any, Any, Any]:
@@ -124,11 +128,13 @@ def render_frame(book: RunBook, pathname: str, search: str) -> tuple[Any, Any, A
     address = parse_address(search)
     chips = [
         dcc.Link(
-            [chip.text, html.Span(" ✕", **{"aria-hidden": "true"})], href=pathname + chip.without, className="chip",
+            [chip.text, html.Span(" ✕", className="cross")],
+            href=pathname + chip.without,
+            className="chip",
             title=f"Remove: {chip.text}",
         )
         for chip in selection_chips(address)
-    ]  # fmt: skip
+    ]
     return _rail(pathname, search), _heading(heading_of(book, address)), chips or html.Span("nothing selected: the whole run")
 
 

@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dash import html
+from dash import dcc, html
 
-__all__ = ["aria", "control", "data_table"]
+__all__ = ["GRAPH", "aria", "control", "data_table", "figure_with_table"]
+
+
+GRAPH: Any = {
+    "displaylogo": False,
+    "showSendToCloud": False,
+    "responsive": True,
+    "modeBarButtonsToRemove": ["select2d", "lasso2d"],
+}
+"""How every figure behaves; nothing of it can be sent anywhere."""
+_MOST_ROWS = 500
 
 
 def aria(label: str, **more: str) -> dict[str, Any]:
@@ -26,3 +36,17 @@ def data_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, caption
     body = [html.Tr([html.Td(cell, className="number" if at >= numeric else "") for at, cell in enumerate(row)]) for row in rows]
     table = html.Table([html.Caption(caption), html.Thead(head), html.Tbody(body)], className="data", **more)
     return html.Div(table, className="wide", tabIndex="0", role="region", **aria(caption))
+
+
+def figure_with_table(name: str, figure: dict[str, Any], said: str, head: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
+    """A figure under the sentence that says it, with the drawn numbers as a table behind a switch. ``name``: its id."""
+    more = f" (the first {_MOST_ROWS})" if len(rows) > _MOST_ROWS else ""
+    table = data_table(head, rows[:_MOST_ROWS], caption=f"The drawn numbers{more}", numeric=1)
+    return html.Figure(
+        [
+            html.Figcaption(said, id=f"{name}-said", className="summary"),
+            html.Div(dcc.Graph(id=name, figure=figure, config=GRAPH), role="img", **aria(said)),
+            html.Details([html.Summary("The same as a table"), table]),
+        ],
+        className="drawn",
+    )

@@ -41,7 +41,7 @@ class Holder(NamedTuple):
 
 
 class Peak(NamedTuple):
-    """The fullest moment of a replica: when (s), used blocks, and who held them, the largest first (``LISTED``; of ``holders``)."""
+    """The fullest moment of a replica: when (s), used blocks, and who held them, the largest first (``LISTED`` of them)."""
 
     replica: int
     at_s: float
@@ -74,8 +74,9 @@ def pressure_of(data: RunData) -> tuple[Pressure, ...]:
         share = np.cumsum(length[order]) / max(length.sum(), 1)
         at = [int(used[order][min(np.searchsorted(share, part), len(used) - 1)]) for part in (0.5, 0.95)]
         near = float(length[used > 0.95 * total].sum() / max(length.sum(), 1))
-        found.append(Pressure(replica, total, int(used.max()), at[0], at[1], near, int(own["evicted"].sum()),
-                              int(own["preempted"].sum())))  # fmt: skip
+        found.append(
+            Pressure(replica, total, int(used.max()), at[0], at[1], near, int(own["evicted"].sum()), int(own["preempted"].sum()))
+        )
     return tuple(found)
 
 
@@ -89,7 +90,9 @@ def peak_of(data: RunData, replica: int) -> Peak | None:
     phases = code_names("spans", "phase")
     codes = [phases.index(name) for name in _HOLDING]
     spans = data.spans
-    there = spans[(spans["start_ns"] <= at) & (spans["end_ns"] > at) & np.isin(spans["phase"], codes) & (spans["replica"] == replica)]
+    there = spans[
+        (spans["start_ns"] <= at) & (spans["end_ns"] > at) & np.isin(spans["phase"], codes) & (spans["replica"] == replica)
+    ]
     most = getattr(data.source, "max_tokens", None)
     rows = data.outcomes[np.searchsorted(data.outcomes["request"], there["request"])] if len(there) else data.outcomes[:0]
     final = -(-(rows["prompt_tokens"].astype(np.int64) + rows["output_tokens"]) // size)
@@ -97,15 +100,14 @@ def peak_of(data: RunData, replica: int) -> Peak | None:
     if most is not None and len(rows):
         limit = np.asarray(most)[rows["request"]]
         grown = -(-(rows["prompt_tokens"].astype(np.int64) + np.where(limit > 0, limit, rows["output_tokens"])) // size)
-    order = np.argsort(-final, kind="stable")[:LISTED]
-    largest = tuple(
-        Holder(int(rows["request"][i]), label_of(data, "class", int(rows["request"][i])),
-               phases[int(there["phase"][i])].replace("_", " "), int(final[i]), None if grown is None else int(grown[i]))
-        for i in order
-    )  # fmt: skip
-    could = None if grown is None else int(grown.sum())
-    return Peak(replica, at / 1e9, int(worst["iteration"]), int(worst["kv_used"]), data.engine_of(replica).usable_blocks,
-                len(there), largest, could)  # fmt: skip
+    largest = []
+    for i in np.argsort(-final, kind="stable")[:LISTED]:
+        number, doing = int(rows["request"][i]), phases[int(there["phase"][i])].replace("_", " ")
+        could = None if grown is None else int(grown[i])
+        largest.append(Holder(number, label_of(data, "class", number), doing, int(final[i]), could))
+    total, used = data.engine_of(replica).usable_blocks, int(worst["kv_used"])
+    all_grown = None if grown is None else int(grown.sum())
+    return Peak(replica, at / 1e9, int(worst["iteration"]), used, total, len(there), tuple(largest), all_grown)
 
 
 def preempted(data: RunData) -> tuple[Preempted, ...]:
@@ -118,6 +120,8 @@ def preempted(data: RunData) -> tuple[Preempted, ...]:
     stood = np.bincount(at, weights=np.maximum(rows["resumed_ns"] - rows["preempted_ns"], 0) / 1e9)
     order = np.lexsort((numbers, -lost, -times))[:LISTED]
     return tuple(
-        Preempted(int(numbers[i]), label_of(data, "class", int(numbers[i])), int(times[i]), int(lost[i]), int(again[i]), float(stood[i]))
+        Preempted(
+            int(numbers[i]), label_of(data, "class", int(numbers[i])), int(times[i]), int(lost[i]), int(again[i]), float(stood[i])
+        )
         for i in order
     )

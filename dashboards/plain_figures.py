@@ -18,64 +18,112 @@ def plain_layout(theme: Theme, height: int, x: str, y: str, **more: Any) -> dict
     """The layout that small figures share; ``x`` and ``y`` are the axes' titles."""
     axis = {"gridcolor": theme.grid, "zeroline": False, "exponentformat": "none", "separatethousands": True}
     return {
-        "height": height, "margin": {"l": 70, "r": 16, "t": 24, "b": 44}, "paper_bgcolor": theme.paper,
-        "plot_bgcolor": theme.paper, "font": {"color": theme.text, "size": 12, "family": "system-ui, sans-serif"},
-        "xaxis": {**axis, "title": {"text": x}}, "yaxis": {**axis, "title": {"text": y}, "rangemode": "tozero"},
+        "height": height,
+        "margin": {"l": 70, "r": 16, "t": 24, "b": 44},
+        "paper_bgcolor": theme.paper,
+        "plot_bgcolor": theme.paper,
+        "font": {"color": theme.text, "size": 12, "family": "system-ui, sans-serif"},
+        "xaxis": {**axis, "title": {"text": x}},
+        "yaxis": {**axis, "title": {"text": y}, "rangemode": "tozero"},
         "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "bgcolor": "rgba(0,0,0,0)"},
-        "hoverlabel": {"bgcolor": theme.paper, "font": {"color": theme.text}}, **more,
-    }  # fmt: skip
+        "hoverlabel": {"bgcolor": theme.paper, "font": {"color": theme.text}},
+        **more,
+    }
 
 
-def step_figure(begin: float, width: float, lines: Sequence[tuple[str, Sequence[float], str]], theme: Theme, x: str, y: str,
-                height: int = 240) -> dict[str, Any]:  # fmt: skip
+def step_figure(
+    begin: float, width: float, lines: Sequence[tuple[str, Sequence[float], str]], theme: Theme, x: str, y: str, height: int = 240
+) -> dict[str, Any]:
     """Values that hold for bins of equal ``width``. ``lines``: name, values, colour."""
     traces = []
     for name, values, colour in lines:
         at = begin + width * np.arange(len(values) + 1)
         held = np.append(np.asarray(values, float), values[-1:] or [0.0])
-        traces.append({"type": "scatter", "mode": "lines", "name": name, "x": packed(at, "f8"), "y": packed(held, "f4"),
-                       "line": {"shape": "hv", "width": 1.2, "color": colour},
-                       "hovertemplate": f"{name} %{{y:,.4~r}}<extra></extra>"})  # fmt: skip
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "name": name,
+                "x": packed(at, "f8"),
+                "y": packed(held, "f4"),
+                "line": {"shape": "hv", "width": 1.2, "color": colour},
+                "hovertemplate": f"{name} %{{y:,.4~r}}<extra></extra>",
+            }
+        )
     return {"data": traces, "layout": plain_layout(theme, height, x, y, hovermode="x unified")}
 
 
-def bar_figure(labels: Sequence[str], series: Sequence[tuple[str, Sequence[float], str, str]], theme: Theme, x: str, y: str,
-               height: int = 240) -> dict[str, Any]:  # fmt: skip
+def bar_figure(
+    labels: Sequence[str],
+    series: Sequence[tuple[str, Sequence[float], str, str]],
+    theme: Theme,
+    x: str,
+    y: str,
+    height: int = 240,
+) -> dict[str, Any]:
     """Bars side by side. ``series``: name, values, colour, hatch."""
     traces = []
     for name, values, colour, hatch in series:
         marker: dict[str, Any] = {"color": colour}
         if hatch:
             marker["pattern"] = {"shape": hatch, "fgcolor": theme.hatch, "bgcolor": colour, "size": 5, "solidity": 0.25}
-        traces.append({"type": "bar", "name": name, "x": list(labels), "y": list(values), "marker": marker,
-                       "hovertemplate": f"%{{x}}: %{{y:,}} {name}<extra></extra>"})  # fmt: skip
+        traces.append(
+            {
+                "type": "bar",
+                "name": name,
+                "x": list(labels),
+                "y": list(values),
+                "marker": marker,
+                "hovertemplate": f"%{{x}}: %{{y:,}} {name}<extra></extra>",
+            }
+        )
     layout = plain_layout(theme, height, x, y, bargap=0.2)
     layout["xaxis"]["type"] = "category"
     return {"data": traces, "layout": layout}
 
 
-def curve_figure(x: Sequence[float], lines: Sequence[tuple[str, Sequence[float], str]], theme: Theme, xt: str, yt: str,
-                 mark: tuple[float, str] | None = None, height: int = 260) -> dict[str, Any]:  # fmt: skip
+def curve_figure(
+    x: Sequence[float],
+    lines: Sequence[tuple[str, Sequence[float], str]],
+    theme: Theme,
+    xt: str,
+    yt: str,
+    mark: tuple[float, str] | None = None,
+    height: int = 260,
+) -> dict[str, Any]:
     """Lines with points over a logarithmic axis; ``mark``: a place on it and its name."""
     traces = [
-        {"type": "scatter", "mode": "lines+markers", "name": name, "x": list(x), "y": list(values), "line": {"color": colour},
-         "hovertemplate": f"%{{x:,}}: %{{y:.1%}} {name}<extra></extra>"}
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": name,
+            "x": list(x),
+            "y": list(values),
+            "line": {"color": colour},
+            "hovertemplate": f"%{{x:,}}: %{{y:.1%}} {name}<extra></extra>",
+        }
         for name, values, colour in lines
-    ]  # fmt: skip
+    ]
     layout = plain_layout(theme, height, xt, yt)
     layout["xaxis"]["type"] = "log"
     layout["yaxis"]["tickformat"] = ".0%"
     if mark is not None:
-        layout["shapes"] = [{"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": mark[0], "x1": mark[0],
-                             "line": {"color": theme.line, "dash": "dash", "width": 1.5}}]  # fmt: skip
-        layout["annotations"] = [{"x": float(np.log10(mark[0])), "y": 1, "yref": "paper", "yanchor": "top", "xanchor": "left",
-                                  "text": mark[1], "showarrow": False, "bgcolor": theme.paper,
-                                  "font": {"color": theme.text}}]  # fmt: skip
+        line = {"color": theme.line, "dash": "dash", "width": 1.5}
+        layout["shapes"] = [{"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": mark[0], "x1": mark[0], "line": line}]
+        where = {"x": float(np.log10(mark[0])), "y": 1, "yref": "paper", "yanchor": "top", "xanchor": "left"}
+        look = {"showarrow": False, "bgcolor": theme.paper, "font": {"color": theme.text}}
+        layout["annotations"] = [{**where, **look, "text": mark[1]}]
     return {"data": traces, "layout": layout}
 
 
-def pair_figure(before: npt.NDArray[np.float64], after: npt.NDArray[np.float64], requests: npt.NDArray[np.int64], theme: Theme,
-                names: tuple[str, str], most: int = 4000) -> dict[str, Any]:  # fmt: skip
+def pair_figure(
+    before: npt.NDArray[np.float64],
+    after: npt.NDArray[np.float64],
+    requests: npt.NDArray[np.int64],
+    theme: Theme,
+    names: tuple[str, str],
+    most: int = 4000,
+) -> dict[str, Any]:
     """Every request as a point, log over log; above the diagonal it lost. Of many the ones that moved most are drawn."""
     there = (before > 0) & (after > 0)
     before, after, requests = before[there], after[there], requests[there]
@@ -83,17 +131,28 @@ def pair_figure(before: npt.NDArray[np.float64], after: npt.NDArray[np.float64],
     keep = np.argsort(-moved, kind="stable")[:most]
     lost = after[keep] > before[keep]
     traces: list[dict[str, Any]] = []
-    for name, mask, colour, symbol in (("▲ slower", lost, theme.fill(theme.prefill), "triangle-up"),
-                                       ("▼ faster or the same", ~lost, theme.decode, "triangle-down")):  # fmt: skip
+    for name, mask, colour, symbol in (
+        ("▲ slower", lost, theme.fill(theme.prefill), "triangle-up"),
+        ("▼ faster or the same", ~lost, theme.decode, "triangle-down"),
+    ):
         chosen = keep[mask]
-        traces.append({"type": "scatter", "mode": "markers", "name": name, "x": packed(before[chosen], "f4"),
-                       "y": packed(after[chosen], "f4"), "customdata": packed(requests[chosen], "i4"),
-                       "marker": {"color": colour, "symbol": symbol, "size": 6, "opacity": 0.7},
-                       "hovertemplate": "request %{customdata}: %{x:,.4~g} s, then %{y:,.4~g} s<extra></extra>"})  # fmt: skip
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": name,
+                "x": packed(before[chosen], "f4"),
+                "y": packed(after[chosen], "f4"),
+                "customdata": packed(requests[chosen], "i4"),
+                "marker": {"color": colour, "symbol": symbol, "size": 6, "opacity": 0.7},
+                "hovertemplate": "request %{customdata}: %{x:,.4~g} s, then %{y:,.4~g} s<extra></extra>",
+            }
+        )
     layout = plain_layout(theme, 420, f"{names[0]}, s", f"{names[1]}, s")
     for axis in ("xaxis", "yaxis"):
         layout[axis]["type"] = "log"
     if len(before):
         low, high = float(min(before.min(), after.min())), float(max(before.max(), after.max()))
-        layout["shapes"] = [{"type": "line", "x0": low, "x1": high, "y0": low, "y1": high, "line": {"color": theme.quiet, "dash": "dot"}}]
+        line = {"color": theme.quiet, "dash": "dot"}
+        layout["shapes"] = [{"type": "line", "x0": low, "x1": high, "y0": low, "y1": high, "line": line}]
     return {"data": traces, "layout": layout}

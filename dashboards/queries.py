@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from dashboards.columns import COLUMNS, Columns, Frame, by_replica
+from dashboards.remembered import Remembered
+from dashboards.run_words import Listed, listed_run, listed_spool, live_message, recorded_message
 from tracekit.diagnosis import RunData, load_run_data
 from tracekit.errors import LockedError, TracekitError, UsageError
 from tracekit.store import SpoolInfo, SpoolTail, Store, spools_there
 
 T = TypeVar("T")
 
-__all__ = ["LATEST", "Catalogue", "Listed", "RunBook", "RunView", "ago"]
+__all__ = ["LATEST", "Catalogue", "RunBook", "RunView"]
 
 LATEST = "last"
 """Stands for the run under way that began last, else the latest recorded one."""
@@ -38,15 +40,6 @@ PIECE = 1 << 18
 _RUN_COLUMNS = (
     "run", "name", "trace_name", "state", "events", "engine", "profile", "requests", "iterations", "spool",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
-    """A run that can be picked: ``ref`` is its number, or its spool's name while it is not in the database."""
-
-    ref: str
-    title: str
-    live: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,28 +112,20 @@ class RunBook:
         self._file_mark: tuple[int, ...] = ()
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._followed: dict[str, _Followed] = {}
-        self._memory: OrderedDict[str, object] = OrderedDict()
-        self._data: OrderedDict[str, RunData] = OrderedDict()
-        self._data_lock = threading.Lock()
-
-    def remember(self, key: str, make: Callable[[], T]) -> T:
-        """What ``make`` gives for ``key``, kept (``REMEMBERED`` of them): only for what never changes. Made once at a time."""
-        with self._lock:
-            if key not in self._memory:
-                self._memory[key] = make()
-                while len(self._memory) > REMEMBERED:
-                    self._memory.popitem(last=False)
-            self._memory.move_to_end(key)
-            found: T = self._memory[key]  # type: ignore[assignment]
-            return found
+        self._memory = Remembered(REMEMBERED)
+        self._data = Remembered(DATA_KEPT)
 
     def catalogue(self) -> Catalogue:
         """The runs, latest first; what runs now stands before what is recorded."""
         with self._lock:
             note = self._refresh()
-            listed = [_listed_spool(spool) for spool in self.spools()]
-            listed += [_listed_run(row) for row in reversed(self._rows)]
+            listed = [listed_spool(spool) for spool in self.spools()]
+            listed += [listed_run(row) for row in reversed(self._rows)]
         return Catalogue(runs=tuple(sorted(listed, key=lambda each: not each.live)), note=note)
+
+    def remember(self, key: str, make: Callable[[], T]) -> T:
+        """What ``make`` gives for ``key``, kept: only for what never changes."""
+        return self._memory.get(key, make)
 
     def data(self, ref: str) -> RunData:
         """All rows of a recorded run with what decided it, kept while few others are looked at. ``UsageError`` for a run under
@@ -148,14 +133,8 @@ class RunBook:
         row = self.recorded(ref)
         if row is None:
             raise UsageError("this run is under way: its requests can be looked at when it has been committed")
-        key = row["spool"]
-        with self._data_lock:
-            if key not in self._data:
-                self._data[key] = load_run_data(self.store, str(row["run"]))
-                while len(self._data) > DATA_KEPT:
-                    self._data.popitem(last=False)
-            self._data.move_to_end(key)
-            return self._data[key]
+        number = str(row["run"])
+        return self._data.get(row["spool"], lambda: load_run_data(self.store, number))
 
     def spools(self) -> list[SpoolInfo]:
         """What is not in the database: runs under way and those left behind, latest first."""
@@ -244,9 +223,9 @@ class RunBook:
         kept = followed.kept()
         return RunView(
             ref=name,
-            title=_listed_spool(info).title,
+            title=listed_spool(info).title,
             state=state,
-            message=_live_message(info, state, self.store.path),
+            message=live_message(info, state, self.store.path),
             events=str(info.run.get("events")),
             live=info.alive,
             frames={replica: columns.frame() for replica, columns in sorted(kept.columns.items())},
@@ -265,9 +244,9 @@ class RunBook:
         kept = self._columns_of(row)
         return RunView(
             ref=str(row["run"]),
-            title=_listed_run(row).title,
+            title=listed_run(row).title,
             state=row["state"],
-            message=_recorded_message(row),
+            message=recorded_message(row),
             events=row["events"] or "full",
             live=False,
             frames={replica: columns.frame() for replica, columns in sorted(kept.columns.items())},
@@ -303,43 +282,3 @@ def _read_run(store: Store, run: int) -> _Kept:
         budget=_known({replica: budget for replica, budget, _ in constants}),
         kv_total=_known({replica: total for replica, _, total in constants}),
     )
-
-
-def ago(when: Any) -> str:
-    """A run's start (UTC) to the minute, as it is shown; empty where it is not known."""
-    return str(when or "")[:16].replace("T", " ")
-
-
-def _title(parts: Sequence[object]) -> str:
-    return " · ".join(str(part) for part in parts if part)
-
-
-def _listed_run(row: dict[str, Any]) -> Listed:
-    title = _title([f"run {row['run']}", row["name"], row["trace_name"], row["state"]])
-    return Listed(ref=str(row["run"]), title=title, live=False)
-
-
-def _listed_spool(info: SpoolInfo) -> Listed:
-    state = "running" if info.alive else "not committed"
-    began = str(info.run.get("started_at") or "")[:19]
-    title = _title([state, info.run.get("name"), info.run.get("trace_name"), began and f"began {began}"])
-    return Listed(ref=info.folder.name, title=title, live=info.alive)
-
-
-def _live_message(info: SpoolInfo, state: str, db: Path) -> str:
-    recover = f"tracekit runs recover {info.folder.name} --db {db}"
-    done, total = info.rows.get("outcomes", 0), info.run.get("requests")
-    progress = f"{done:,} of {total:,} requests ended" if total else f"{done:,} requests ended"
-    match state:
-        case "running":
-            return f"running (process {info.pid}): {progress}"
-        case "committing":
-            return f"finished, being committed by process {info.pid}: {progress}"
-        case "left":
-            return f"ended but not committed: {progress}. Its spool is left; finish it with {recover}"
-    return f"killed: {progress}. Its spool is left; recover what ran with {recover}"
-
-
-def _recorded_message(row: dict[str, Any]) -> str:
-    counts = [f"{row[what]:,} {what}" for what in ("requests", "iterations") if row[what] is not None]
-    return f"{row['state'].replace('_', ' ')}: {_title([', '.join(counts), row['profile']])}"

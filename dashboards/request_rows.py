@@ -16,7 +16,12 @@ __all__ = ["DRAWN", "LISTED", "SORTS", "Life", "RequestRow", "RequestTable", "St
 
 LISTED, DRAWN = 2000, 40
 """Rows that the grid gets, and requests that the waterfall draws, at most."""
-SORTS = {"excess": "time over the class's median", "arrival": "arrival", "prompt": "prompt tokens", "latency": "the latency itself"}
+SORTS = {
+    "excess": "time over the class's median",
+    "arrival": "arrival",
+    "prompt": "prompt tokens",
+    "latency": "the latency itself",
+}
 _MOST_STRETCHES = 400
 
 
@@ -60,12 +65,12 @@ class Stretch(NamedTuple):
 
 
 class Life(NamedTuple):
-    """A request's stretches in order, and those after each of which a token is long in coming. ``merged``: some are drawn as one."""
+    """A request's stretches in order; ``cut``: there are more than are drawn."""
 
     request: int
     label: str
     stretches: tuple[Stretch, ...]
-    merged: bool
+    cut: bool
 
 
 def list_requests(data: RunData, address: Address, sort: str = "excess") -> RequestTable:
@@ -73,8 +78,12 @@ def list_requests(data: RunData, address: Address, sort: str = "excess") -> Requ
     rows, keep = data.outcomes, selected(data, address)
     value = latency_s(data, address.metric)
     excess = _over_class_median(data, value, keep)
-    key = {"excess": excess, "arrival": -rows["arrival_ns"].astype(np.float64), "prompt": rows["prompt_tokens"].astype(np.float64),
-           "latency": value}[sort]  # fmt: skip
+    key = {
+        "excess": excess,
+        "arrival": -rows["arrival_ns"].astype(np.float64),
+        "prompt": rows["prompt_tokens"].astype(np.float64),
+        "latency": value,
+    }[sort]
     at = np.flatnonzero(keep)
     order = at[np.lexsort((rows["request"][at], -np.nan_to_num(key[at], nan=-np.inf)))]
     listed = tuple(_row(data, int(i), excess) for i in order[:LISTED])
@@ -105,13 +114,23 @@ def _row(data: RunData, at: int, excess: npt.NDArray[np.float64]) -> RequestRow:
         return value / 1e9 if value >= 0 else None
 
     return RequestRow(
-        request=number, cls=label_of(data, "class", number), tenant=label_of(data, "tenant", number),
-        arrival_s=float(row["arrival_ns"]) / 1e9, prompt=int(row["prompt_tokens"]), output=int(row["output_tokens"]),
-        cached=int(row["cached_tokens"]) if row["cached_tokens"] >= 0 else None, queue_s=s("queue_ns"), ttft_s=s("ttft_ns"),
-        tpot_s=s("tpot_ns"), gap_s=s("max_gap_ns"), e2e_s=s("e2e_ns"), preemptions=int(row["preemptions"]),
-        state=states[int(row["state"])].replace("_", " "), slo_met=None if met is None else bool(met.met[at]),
+        request=number,
+        cls=label_of(data, "class", number),
+        tenant=label_of(data, "tenant", number),
+        arrival_s=float(row["arrival_ns"]) / 1e9,
+        prompt=int(row["prompt_tokens"]),
+        output=int(row["output_tokens"]),
+        cached=int(row["cached_tokens"]) if row["cached_tokens"] >= 0 else None,
+        queue_s=s("queue_ns"),
+        ttft_s=s("ttft_ns"),
+        tpot_s=s("tpot_ns"),
+        gap_s=s("max_gap_ns"),
+        e2e_s=s("e2e_ns"),
+        preemptions=int(row["preemptions"]),
+        state=states[int(row["state"])].replace("_", " "),
+        slo_met=None if met is None else bool(met.met[at]),
         excess_s=None if np.isnan(excess[at]) else float(excess[at]),
-    )  # fmt: skip
+    )
 
 
 def lives_of(data: RunData, requests: tuple[int, ...]) -> tuple[Life, ...]:
@@ -128,10 +147,12 @@ def lives_of(data: RunData, requests: tuple[int, ...]) -> tuple[Life, ...]:
         arrival = int(row["arrival_ns"])
         found = [
             Stretch(
-                phases[int(each["phase"])], reasons[int(each["reason"])] if each["reason"] else "",
-                (int(each["start_ns"]) - arrival) / 1e9, (int(each["end_ns"]) - arrival) / 1e9,
+                phases[int(each["phase"])],
+                reasons[int(each["reason"])] if each["reason"] else "",
+                (int(each["start_ns"]) - arrival) / 1e9,
+                (int(each["end_ns"]) - arrival) / 1e9,
             )
             for each in own[:_MOST_STRETCHES]
-        ]  # fmt: skip
+        ]
         lives.append(Life(number, f"#{number}", tuple(found), len(own) > _MOST_STRETCHES))
     return tuple(lives)

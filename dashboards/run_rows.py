@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dashboards.queries import RunBook, ago
+from dashboards.queries import RunBook
+from dashboards.run_words import ago
 from tracekit.errors import LockedError
 
 if TYPE_CHECKING:
@@ -84,15 +85,37 @@ def _plain(picks: str) -> str:
 
 
 def _row(
-    run: int, name: str | None, trace: str | None, state: str, began: Any, engine: str | None, profile: str | None,
-    requests: int | None, attainment: float | None, goodput: float | None, *rest: float | None,
-) -> RunRow:  # fmt: skip
+    run: int,
+    name: str | None,
+    trace: str | None,
+    state: str,
+    began: Any,
+    engine: str | None,
+    profile: str | None,
+    requests: int | None,
+    attainment: float | None,
+    goodput: float | None,
+    *rest: float | None,
+) -> RunRow:
     ttft50, ttft99, tpot99, gap, preemptions = rest
     return RunRow(
-        ref=str(run), name=name, trace=trace, state=state.replace("_", " "), live=False, began=ago(began), engine=engine,
-        profile=profile, requests=requests, attainment=attainment, goodput=goodput, ttft_p50_s=_s(ttft50), ttft_p99_s=_s(ttft99),
-        tpot_p99_s=_s(tpot99), gap_max_s=_s(gap), preemptions=None if preemptions is None else int(preemptions),
-    )  # fmt: skip
+        ref=str(run),
+        name=name,
+        trace=trace,
+        state=state.replace("_", " "),
+        live=False,
+        began=ago(began),
+        engine=engine,
+        profile=profile,
+        requests=requests,
+        attainment=attainment,
+        goodput=goodput,
+        ttft_p50_s=_s(ttft50),
+        ttft_p99_s=_s(ttft99),
+        tpot_p99_s=_s(tpot99),
+        gap_max_s=_s(gap),
+        preemptions=None if preemptions is None else int(preemptions),
+    )
 
 
 def _s(ns: float | None) -> float | None:
@@ -102,7 +125,13 @@ def _s(ns: float | None) -> float | None:
 def _spooled(info: Any) -> RunRow | None:
     about = info.run
     return RunRow(
-        ref=info.folder.name, name=about.get("name"), trace=about.get("trace_name"),
-        state="running" if info.alive else "not committed", live=info.alive, began=ago(about.get("started_at")),
-        engine=about.get("engine"), profile=about.get("profile"), requests=about.get("requests"),
-    )  # fmt: skip
+        ref=info.folder.name,
+        name=about.get("name"),
+        trace=about.get("trace_name"),
+        state="running" if info.alive else "not committed",
+        live=info.alive,
+        began=ago(about.get("started_at")),
+        engine=about.get("engine"),
+        profile=about.get("profile"),
+        requests=about.get("requests"),
+    )

@@ -1,6 +1,6 @@
-"""The tail of a run: how latency lies over time, its percentiles with their counts, and what the selected requests have in common.
+"""The tail of a run: latency over time, percentiles with their counts, and what the selected requests have in common.
 
-What distinguishes them is correlation, ranked by how far two distributions lie apart; it starts a question, it does not answer it.
+What sets them apart is correlation, ranked by how far two distributions lie from each other: a question, not an answer.
 """
 
 from __future__ import annotations
@@ -80,9 +80,14 @@ def tail_map(data: RunData, address: Address) -> TailMap | None:
     worst = np.argsort(-value[there], kind="stable")[:OUTLIERS]
     numbers = data.outcomes["request"][there]
     return TailMap(
-        x_edges, y_edges, counts.astype(np.int64), _limit(data, address.metric),
-        tuple((int(numbers[i]), float(x[i]), float(value[there][i])) for i in worst), int(there.sum()), int((keep & ~there).sum()),
-    )  # fmt: skip
+        x_edges,
+        y_edges,
+        counts.astype(np.int64),
+        _limit(data, address.metric),
+        tuple((int(numbers[i]), float(x[i]), float(value[there][i])) for i in worst),
+        int(there.sum()),
+        int((keep & ~there).sum()),
+    )
 
 
 def _without(address: Address) -> Address:
@@ -133,7 +138,9 @@ def _burst(data: RunData) -> Floats:
     """Requests that arrived within the second before each."""
     arrival = data.outcomes["arrival_ns"]
     order = np.sort(arrival)
-    counted: Floats = (np.searchsorted(order, arrival, "left") - np.searchsorted(order, arrival - 10**9, "left")).astype(np.float64)
+    counted: Floats = (np.searchsorted(order, arrival, "left") - np.searchsorted(order, arrival - 10**9, "left")).astype(
+        np.float64
+    )
     return counted
 
 
@@ -156,7 +163,9 @@ def _at_arrival(column: str) -> Callable[[RunData], Floats]:
 
 def _hit(data: RunData) -> Floats:
     rows = data.outcomes
-    known: Floats = np.where(rows["cached_tokens"] >= 0, 100.0 * rows["cached_tokens"] / np.maximum(rows["prompt_tokens"], 1), np.nan)
+    known: Floats = np.where(
+        rows["cached_tokens"] >= 0, 100.0 * rows["cached_tokens"] / np.maximum(rows["prompt_tokens"], 1), np.nan
+    )
     return known
 
 
@@ -188,8 +197,16 @@ def _numbers(name: str, unit: str, values: Floats, chosen: Mask, rest: Mask) -> 
     edges[0] = low
     parts = [np.histogram(each, edges)[0] / len(each) for each in (one, other)]
     labels = tuple(f"{edge:,.4g}" for edge in edges[:-1])
-    return Contrast(name, unit, float(np.abs(shares[0] - shares[1]).max()), labels, _tuple(parts[0]), _tuple(parts[1]),
-                    float(np.median(one)), float(np.median(other)))  # fmt: skip
+    return Contrast(
+        name,
+        unit,
+        float(np.abs(shares[0] - shares[1]).max()),
+        labels,
+        _tuple(parts[0]),
+        _tuple(parts[1]),
+        float(np.median(one)),
+        float(np.median(other)),
+    )
 
 
 def _names(what: str, data: RunData, chosen: Mask, rest: Mask) -> Contrast | None:
@@ -211,11 +228,17 @@ def _categories(name: str, codes: npt.NDArray[Any], names: tuple[str, ...], chos
         return None
     order = np.argsort(-(one + other), kind="stable")[:_BINS]
     order = order[(one + other)[order] > 0]
-    return Contrast(name, "", float(np.abs(one - other).sum() / 2), tuple(names[i] for i in order), _tuple(one[order]),
-                    _tuple(other[order]), None, None)  # fmt: skip
+    return Contrast(
+        name,
+        "",
+        float(np.abs(one - other).sum() / 2),
+        tuple(names[i] for i in order),
+        _tuple(one[order]),
+        _tuple(other[order]),
+        None,
+        None,
+    )
 
 
 def _tuple(values: npt.NDArray[Any]) -> tuple[float, ...]:
     return tuple(float(each) for each in values)
-
-

@@ -9,6 +9,7 @@ import numpy as np
 from dashboards.address import Address
 from dashboards.packing import packed
 from dashboards.palette import Theme
+from dashboards.plain_figures import plain_layout
 from dashboards.tail import Contrast, Percentile, TailMap
 from dashboards.words import count, seconds
 
@@ -31,24 +32,29 @@ def map_figure(found: TailMap, address: Address, theme: Theme) -> dict[str, Any]
     middle_x, middle_y = (found.x[1:] + found.x[:-1]) / 2, (found.y[1:] + found.y[:-1]) / 2
     ticks, texts = _ticks(float(found.y[0]), float(found.y[-1]))
     heat = {
-        "type": "heatmap", "x": packed(middle_x, "f4"), "y": packed(middle_y, "f4"),
+        "type": "heatmap",
+        "x": packed(middle_x, "f4"),
+        "y": packed(middle_y, "f4"),
         "z": packed(shade, "f4") | {"shape": f"{shade.shape[0]}, {shade.shape[1]}"},
-        "colorscale": scale, "showscale": False, "hoverinfo": "skip",
-    }  # fmt: skip
+        "colorscale": scale,
+        "showscale": False,
+        "hoverinfo": "skip",
+    }
     points = {
-        "type": "scatter", "mode": "markers", "name": "slowest", "x": packed(np.array([each[1] for each in found.worst]), "f4"),
-        "y": packed(np.log10([each[2] for each in found.worst]), "f4"), "customdata": [each[0] for each in found.worst],
+        "type": "scatter",
+        "mode": "markers",
+        "name": "slowest",
+        "x": packed(np.array([each[1] for each in found.worst]), "f4"),
+        "y": packed(np.log10([each[2] for each in found.worst]), "f4"),
+        "customdata": [each[0] for each in found.worst],
         "text": [seconds(each[2]) for each in found.worst],
         "marker": {"size": 6, "color": theme.recomputed, "line": {"width": 0.5, "color": theme.text}},
         "hovertemplate": "request %{customdata}: %{text}<extra></extra>",
-    }  # fmt: skip
-    layout: dict[str, Any] = {
-        "height": 380, "margin": {"l": 70, "r": 20, "t": 10, "b": 44}, "paper_bgcolor": theme.paper, "plot_bgcolor": theme.paper,
-        "font": {"color": theme.text, "size": 12, "family": "system-ui, sans-serif"}, "dragmode": "select", "showlegend": False,
-        "xaxis": {"title": {"text": "arrival, seconds on the engine clock"}, "gridcolor": theme.grid, "zeroline": False},
-        "yaxis": {"tickvals": ticks, "ticktext": texts, "gridcolor": theme.grid, "zeroline": False},
-        "hoverlabel": {"bgcolor": theme.paper, "font": {"color": theme.text}}, "shapes": [], "uirevision": "map",
-    }  # fmt: skip
+    }
+    layout = plain_layout(theme, 380, "arrival, seconds on the engine clock", "")
+    layout["margin"]["t"] = 10
+    layout["yaxis"] = {"tickvals": ticks, "ticktext": texts, "gridcolor": theme.grid, "zeroline": False}
+    layout |= {"dragmode": "select", "showlegend": False, "shapes": [], "uirevision": "map"}
     if found.limit_s is not None:
         at = float(np.log10(found.limit_s))
         layout["shapes"].append(_line(at, theme))
@@ -64,15 +70,31 @@ def _line(at: float, theme: Theme) -> dict[str, Any]:
 
 
 def _tag(at: float, text: str, theme: Theme) -> dict[str, Any]:
-    return {"xref": "paper", "x": 1, "xanchor": "right", "y": at, "yanchor": "bottom", "showarrow": False, "text": text,
-            "font": {"size": 12, "color": theme.text}, "bgcolor": theme.paper}  # fmt: skip
+    return {
+        "xref": "paper",
+        "x": 1,
+        "xanchor": "right",
+        "y": at,
+        "yanchor": "bottom",
+        "showarrow": False,
+        "text": text,
+        "font": {"size": 12, "color": theme.text},
+        "bgcolor": theme.paper,
+    }
 
 
 def _box(found: TailMap, address: Address, theme: Theme) -> dict[str, Any]:
     x0, x1 = address.t or (float(found.x[0]), float(found.x[-1]))
     low, high = (np.log10(max(each, 1e-9)) for each in address.latency_s or (10 ** found.y[0], 10 ** found.y[-1]))
-    return {"type": "rect", "x0": x0, "x1": x1, "y0": float(low), "y1": float(high), "line": {"color": theme.waiting, "width": 2},
-            "fillcolor": theme.faint}  # fmt: skip
+    return {
+        "type": "rect",
+        "x0": x0,
+        "x1": x1,
+        "y0": float(low),
+        "y1": float(high),
+        "line": {"color": theme.waiting, "width": 2},
+        "fillcolor": theme.faint,
+    }
 
 
 def describe_map(found: TailMap, points: tuple[Percentile, ...], name: str, chosen: int) -> str:
@@ -91,14 +113,26 @@ def contrast_figure(found: Contrast, theme: Theme) -> dict[str, Any]:
     common: dict[str, Any] = {"type": "bar", "x": labels, "hovertemplate": "%{x}: %{y:.1%}<extra>%{fullData.name}</extra>"}
     traces = [
         common | {"name": "selected", "y": list(found.selected), "marker": {"color": theme.fill(theme.prefill)}},
-        common | {"name": "the rest", "y": list(found.rest), "marker": {"color": theme.decode, "pattern": {
-            "shape": "/", "fgcolor": theme.hatch, "bgcolor": theme.decode, "size": 5, "solidity": 0.25}}},
-    ]  # fmt: skip
+        common
+        | {
+            "name": "the rest",
+            "y": list(found.rest),
+            "marker": {
+                "color": theme.decode,
+                "pattern": {"shape": "/", "fgcolor": theme.hatch, "bgcolor": theme.decode, "size": 5, "solidity": 0.25},
+            },
+        },
+    ]
     layout = {
-        "height": 150, "margin": {"l": 40, "r": 8, "t": 4, "b": 34}, "paper_bgcolor": theme.paper, "plot_bgcolor": theme.paper,
-        "font": {"color": theme.text, "size": 11, "family": "system-ui, sans-serif"}, "bargap": 0.15, "showlegend": False,
+        "height": 150,
+        "margin": {"l": 40, "r": 8, "t": 4, "b": 34},
+        "paper_bgcolor": theme.paper,
+        "plot_bgcolor": theme.paper,
+        "font": {"color": theme.text, "size": 11, "family": "system-ui, sans-serif"},
+        "bargap": 0.15,
+        "showlegend": False,
         "xaxis": {"type": "category", "nticks": 6, "tickangle": 0, "fixedrange": True, "gridcolor": theme.grid},
         "yaxis": {"tickformat": ".0%", "nticks": 3, "fixedrange": True, "gridcolor": theme.grid, "zeroline": False},
         "hoverlabel": {"bgcolor": theme.paper, "font": {"color": theme.text}},
-    }  # fmt: skip
+    }
     return {"data": traces, "layout": layout}

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from dashboards.queries import RunBook
 from tracekit.describe import describe_trace
+from tracekit.errors import UsageError
 from tracekit.store import load_run
 from tracekit.traces.load import LoadReport, report_of
 
@@ -53,7 +54,9 @@ def describe_run_trace(book: RunBook, ref: str) -> Traffic:
                 " GROUP BY n ORDER BY n",
                 {"t": trace},
             ).fetchall()
-        return Traffic(document, _arrivals(rows, width / 1e9), tuple((round(2 ** (n / 2)), int(p), int(o)) for n, p, o in lengths))
+        return Traffic(
+            document, _arrivals(rows, width / 1e9), tuple((round(2 ** (n / 2)), int(p), int(o)) for n, p, o in lengths)
+        )
 
     return book.remember(f"traffic {trace}", read)
 
@@ -81,7 +84,5 @@ def load_report(book: RunBook, ref: str) -> LoadReport:
 def _trace(book: RunBook, ref: str) -> int:
     row = book.recorded(ref)
     if row is None:
-        from tracekit.errors import UsageError
-
         raise UsageError("this run is under way: its trace is described when it has been committed")
     return int(load_run(book.store, row["run"])["trace"])

@@ -6,18 +6,30 @@ from collections.abc import Sequence
 from typing import Any
 
 from dashboards.palette import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, Theme
+from dashboards.plain_figures import plain_layout
 from dashboards.request_rows import Life, Stretch
 from dashboards.words import seconds
 
 __all__ = ["PHASE_FILLS", "describe_lives", "waterfall_figure"]
 
 PHASE_FILLS = {
-    "dispatch": (GREY, "/"), "ingress": (GREY, "."), "queued": (PURPLE, ""), "prefill": (ORANGE, ""), "prefill_wait": (ORANGE, "/"),
-    "decode": (BLUE, ""), "stalled": (VERMILLION, ""), "preempted": (VERMILLION, "x"), "swapped": (VERMILLION, "."),
-    "paused": (VERMILLION, "/"), "transfer_wait": (GREEN, "/"), "transfer": (GREEN, ""), "decode_queue": (PURPLE, "/"),
-    "batch_hold": (GREY, ""), "egress": (SKY, ""),
-}  # fmt: skip
-"""Colour and hatch of each phase: waiting for admission purple, prefill orange, decode blue, standing still vermillion, KV moves green."""
+    "dispatch": (GREY, "/"),
+    "ingress": (GREY, "."),
+    "queued": (PURPLE, ""),
+    "prefill": (ORANGE, ""),
+    "prefill_wait": (ORANGE, "/"),
+    "decode": (BLUE, ""),
+    "stalled": (VERMILLION, ""),
+    "preempted": (VERMILLION, "x"),
+    "swapped": (VERMILLION, "."),
+    "paused": (VERMILLION, "/"),
+    "transfer_wait": (GREEN, "/"),
+    "transfer": (GREEN, ""),
+    "decode_queue": (PURPLE, "/"),
+    "batch_hold": (GREY, ""),
+    "egress": (SKY, ""),
+}
+"""Colour and hatch of each phase: waiting for admission purple, prefill orange, decode blue, standing still vermillion."""
 _ROW, _TOP = 22, 70
 
 
@@ -35,21 +47,28 @@ def waterfall_figure(lives: Sequence[Life], theme: Theme) -> dict[str, Any]:
             marker["pattern"] = {"shape": hatch, "fgcolor": theme.hatch, "bgcolor": fill, "size": 5, "solidity": 0.3}
         traces.append(
             {
-                "type": "bar", "orientation": "h", "name": phase.replace("_", " "), "y": [label for label, _ in parts],
-                "x": [each.end_s - each.begin_s for _, each in parts], "base": [each.begin_s for _, each in parts],
-                "marker": marker, "customdata": [_told(each) for _, each in parts],
+                "type": "bar",
+                "orientation": "h",
+                "name": phase.replace("_", " "),
+                "y": [label for label, _ in parts],
+                "x": [each.end_s - each.begin_s for _, each in parts],
+                "base": [each.begin_s for _, each in parts],
+                "marker": marker,
+                "customdata": [_told(each) for _, each in parts],
                 "hovertemplate": "%{y} %{customdata}<extra></extra>",
             }
-        )  # fmt: skip
-    layout = {
-        "height": _TOP + 40 + _ROW * max(len(names), 3), "barmode": "overlay", "bargap": 0.25,
-        "margin": {"l": 70, "r": 20, "t": _TOP - 20, "b": 40}, "paper_bgcolor": theme.paper, "plot_bgcolor": theme.paper,
-        "font": {"color": theme.text, "size": 12, "family": "system-ui, sans-serif"},
-        "xaxis": {"title": {"text": "seconds since arrival"}, "gridcolor": theme.grid, "zeroline": False, "rangemode": "tozero"},
-        "yaxis": {"type": "category", "categoryorder": "array", "categoryarray": names[::-1], "fixedrange": True, "automargin": True},
-        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "bgcolor": "rgba(0,0,0,0)"},
-        "dragmode": "zoom", "hoverlabel": {"bgcolor": theme.paper, "font": {"color": theme.text}},
-    }  # fmt: skip
+        )
+    layout = plain_layout(theme, _TOP + 40 + _ROW * max(len(names), 3), "seconds since arrival", "")
+    layout["margin"]["t"] = _TOP - 20
+    layout["xaxis"]["rangemode"] = "tozero"
+    category = {
+        "type": "category",
+        "categoryorder": "array",
+        "categoryarray": names[::-1],
+        "fixedrange": True,
+        "automargin": True,
+    }
+    layout |= {"barmode": "overlay", "bargap": 0.25, "yaxis": category, "dragmode": "zoom"}
     return {"data": traces, "layout": layout}
 
 

@@ -162,6 +162,24 @@
       if (next !== (search || "")) { api.set_props("url", { search: next }); }
       return api.no_update;
     },
+    // The two runs that are compared; the first is the run of all other pages too.
+    pair: function (run, other, metric, search, options) {
+      const query = new URLSearchParams(search || "");
+      const put = function (key, value) { if (value) { query.set(key, value); } else { query.delete(key); } };
+      for (const each of api.callback_context.triggered) {
+        const known = (options || []).map(function (option) { return option.value; });
+        if (each.prop_id === "cp-run.value" && run && query.get("run") !== run) {
+          // the latest run may be called last: choosing it by its number changes nothing
+          if (query.get("run") || run !== known[0]) { put("run", run); }
+        }
+        if (each.prop_id === "cp-other.value") { put("cmp", other); }
+        if (each.prop_id === "cp-metric.value" && metric) { put("m", metric === "ttft" ? null : metric); }
+      }
+      const text = query.toString();
+      const next = text ? "?" + text : "";
+      if (next !== (search || "")) { api.set_props("url", { search: next }); }
+      return api.no_update;
+    },
     help: function () {
       return true;
     },

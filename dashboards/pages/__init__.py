@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dash import Dash
 from dash.development.base_component import Component
 
-from dashboards.pages import requests, runs, tail, timeline
+from dashboards.pages import compare, memory, quality, requests, runs, tail, timeline, trace
 from dashboards.queries import RunBook
 
 __all__ = ["PAGES", "Page"]
@@ -34,5 +34,9 @@ PAGES = (
     _page(tail, "/tail", "Tail", "Which requests are slow, and what do they have in common?"),
     _page(timeline, "/timeline", "Timeline", "What was the scheduler doing then?"),
     _page(requests, "/requests", "Requests", "What happened to this one?"),
+    _page(memory, "/memory", "Memory & cache", "Is memory the limit, and is reuse lost?"),
+    _page(compare, "/compare", "Compare", "Did the change help, and whom did it hurt?"),
+    _page(trace, "/trace", "Trace", "What is this traffic?"),
+    _page(quality, "/quality", "Data quality", "Can I believe this?"),
 )
 """In the order of the navigation; the first is the landing page."""

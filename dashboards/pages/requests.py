@@ -20,7 +20,12 @@ from tracekit.explain import explain, render_explain
 
 __all__ = ["layout", "register", "render"]
 
-GRAPH: Any = {"displaylogo": False, "showSendToCloud": False, "responsive": True, "modeBarButtonsToRemove": ["select2d", "lasso2d"]}
+GRAPH: Any = {
+    "displaylogo": False,
+    "showSendToCloud": False,
+    "responsive": True,
+    "modeBarButtonsToRemove": ["select2d", "lasso2d"],
+}
 NAMES = {"ttft": "TTFT", "tpot": "TPOT", "gap": "longest gap", "e2e": "E2E"}
 GRID_OPTIONS = {
     "rowSelection": {"mode": "singleRow", "checkboxes": False, "enableClickSelection": True},
@@ -29,25 +34,27 @@ GRID_OPTIONS = {
 }
 _TIME = {"function": "params.value == null ? '-' : d3.format(',.4~g')(params.value)"}
 _GRID = (
-    ("request", "Request", None), ("cls", "Class", None), ("tenant", "Tenant", None), ("arrival_s", "Arrival, s", _TIME),
-    ("prompt", "Prompt", None), ("output", "Output", None), ("cached", "Cached", None), ("queue_s", "Queue, s", _TIME),
-    ("ttft_s", "TTFT, s", _TIME), ("tpot_s", "TPOT, s", _TIME), ("gap_s", "Longest gap, s", _TIME), ("e2e_s", "E2E, s", _TIME),
-    ("excess_s", "Over class median, s", _TIME), ("preemptions", "Preempted", None), ("state", "State", None),
+    ("request", "Request", None),
+    ("cls", "Class", None),
+    ("tenant", "Tenant", None),
+    ("arrival_s", "Arrival, s", _TIME),
+    ("prompt", "Prompt", None),
+    ("output", "Output", None),
+    ("cached", "Cached", None),
+    ("queue_s", "Queue, s", _TIME),
+    ("ttft_s", "TTFT, s", _TIME),
+    ("tpot_s", "TPOT, s", _TIME),
+    ("gap_s", "Longest gap, s", _TIME),
+    ("e2e_s", "E2E, s", _TIME),
+    ("excess_s", "Over class median, s", _TIME),
+    ("preemptions", "Preempted", None),
+    ("state", "State", None),
     ("slo_met", "SLO met", None),
-)  # fmt: skip
+)
 OUTPUTS = ("said", "error", "grid", "cls", "tenant", "metric", "figure", "lives", "table", "story", "story_title")
 
 
 def layout() -> Any:
-    columns = [
-        {"field": field, "headerName": name, **({"valueFormatter": form} if form else {})} for field, name, form in _GRID
-    ]
-    grid = dag.AgGrid(
-        id="requests-grid", columnDefs=columns, rowData=[], columnSize="autoSize",
-        defaultColDef={"sortable": True, "filter": False, "resizable": True, "suppressHeaderMenuButton": True},
-        dashGridOptions=GRID_OPTIONS,
-        style={"height": 420},
-    )  # fmt: skip
     metrics = [{"value": each, "label": NAMES[each]} for each in METRICS]
     sorts = [{"value": each, "label": text} for each, text in SORTS.items()]
     return html.Div(
@@ -58,41 +65,75 @@ def layout() -> Any:
                     control("Class", "rq-class", dcc.Dropdown(id="rq-class", placeholder="all")),
                     control("Tenant", "rq-tenant", dcc.Dropdown(id="rq-tenant", placeholder="all")),
                     control("Latency", "rq-metric", dcc.Dropdown(metrics, id="rq-metric", clearable=False, searchable=False)),
-                    control("Sorted by", "rq-sort", dcc.Dropdown(sorts, "excess", id="rq-sort", clearable=False, searchable=False)),
+                    control(
+                        "Sorted by", "rq-sort", dcc.Dropdown(sorts, "excess", id="rq-sort", clearable=False, searchable=False)
+                    ),
                 ],
-                className="controls", role="group", **aria("Which requests"),
+                className="controls",
+                role="group",
+                **aria("Which requests"),
             ),
             html.P("Loading …", id="rq-said", className="summary", role="status"),
             html.P(id="rq-error", className="notice", role="alert"),
-            grid,
+            _grid(),
             html.H2(id="rq-story-title"),
             html.Pre(id="rq-story", className="story"),
             html.H2("Where their time went"),
             html.P(id="rq-lives", className="summary"),
-            html.Div(dcc.Graph(id="rq-figure", figure={"data": [], "layout": {}}, config=GRAPH), role="img",
-                     **aria("Lives of the first requests of the list", describedby="rq-lives")),
+            html.Div(
+                dcc.Graph(id="rq-figure", figure={"data": [], "layout": {}}, config=GRAPH),
+                role="img",
+                **aria("Lives of the first requests of the list", describedby="rq-lives"),
+            ),
             html.Details([html.Summary("The same as a table"), html.Div(id="rq-table")]),
             dcc.Store(id="rq-moved"),
         ]
-    )  # fmt: skip
+    )
+
+
+def _grid() -> Any:
+    columns = [{"field": field, "headerName": name, **({"valueFormatter": form} if form else {})} for field, name, form in _GRID]
+    return dag.AgGrid(
+        id="requests-grid",
+        columnDefs=columns,
+        rowData=[],
+        columnSize="autoSize",
+        defaultColDef={"sortable": True, "filter": False, "resizable": True, "suppressHeaderMenuButton": True},
+        dashGridOptions=GRID_OPTIONS,
+        style={"height": 420},
+    )
 
 
 def register(app: Dash, book: RunBook) -> None:
     """The controls and the grid write the address (in the browser); the address asks for an answer."""
     # Dash has no types for this one.
     app.clientside_callback(  # type: ignore[no-untyped-call]
-        ClientsideFunction("tracekit", "choose"), Output("rq-moved", "data"),
-        Input("rq-class", "value"), Input("rq-tenant", "value"), Input("rq-metric", "value"),
-        Input("requests-grid", "selectedRows"), State("url", "search"), prevent_initial_call=True,
-    )  # fmt: skip
+        ClientsideFunction("tracekit", "choose"),
+        Output("rq-moved", "data"),
+        Input("rq-class", "value"),
+        Input("rq-tenant", "value"),
+        Input("rq-metric", "value"),
+        Input("requests-grid", "selectedRows"),
+        State("url", "search"),
+        prevent_initial_call=True,
+    )
 
     def show(search: str | None, sort: str, theme: str | None) -> tuple[Any, ...]:
         return render(book, search, sort if sort in SORTS else "excess", theme if theme in THEMES else "light")
 
-    names = {"said": ("rq-said", "children"), "error": ("rq-error", "children"), "grid": ("requests-grid", "rowData"),
-             "cls": ("rq-class", "options"), "tenant": ("rq-tenant", "options"), "metric": ("rq-metric", "value"),
-             "figure": ("rq-figure", "figure"), "lives": ("rq-lives", "children"), "table": ("rq-table", "children"),
-             "story": ("rq-story", "children"), "story_title": ("rq-story-title", "children")}  # fmt: skip
+    names = {
+        "said": ("rq-said", "children"),
+        "error": ("rq-error", "children"),
+        "grid": ("requests-grid", "rowData"),
+        "cls": ("rq-class", "options"),
+        "tenant": ("rq-tenant", "options"),
+        "metric": ("rq-metric", "value"),
+        "figure": ("rq-figure", "figure"),
+        "lives": ("rq-lives", "children"),
+        "table": ("rq-table", "children"),
+        "story": ("rq-story", "children"),
+        "story_title": ("rq-story-title", "children"),
+    }
     outputs = [Output(*names[each]) for each in OUTPUTS] + [Output("rq-class", "value"), Output("rq-tenant", "value")]
     app.callback(outputs, Input("url", "search"), Input("rq-sort", "value"), Input("theme", "data"))(show)
 
@@ -112,10 +153,20 @@ def render(book: RunBook, search: str | None, sort: str, theme: str) -> tuple[An
     lives = lives_of(data, chosen)
     story, title = _story(book, data.run, address)
     return (
-        _said(table, address, sort), "" if lives else "this run kept no spans: its requests have no lives to draw",
-        [row._asdict() for row in table.rows], list(choices.classes), list(choices.tenants), address.metric,
-        waterfall_figure(lives, THEMES[theme]), describe_lives(lives), _table(lives), story, title, address.cls, address.tenant,
-    )  # fmt: skip
+        _said(table, address, sort),
+        "" if lives else "this run kept no spans: its requests have no lives to draw",
+        [row._asdict() for row in table.rows],
+        list(choices.classes),
+        list(choices.tenants),
+        address.metric,
+        waterfall_figure(lives, THEMES[theme]),
+        describe_lives(lives),
+        _table(lives),
+        story,
+        title,
+        address.cls,
+        address.tenant,
+    )
 
 
 def _fields(address: Address) -> dict[str, Any]:
@@ -127,10 +178,10 @@ def _said(table: RequestTable, address: Address, sort: str) -> str:
         return f"None of the {count(table.total)} requests is selected; remove a part of the selection above."
     part = f"; the first {count(LISTED)} are listed" if table.selected > LISTED else ""
     first = table.rows[0]
-    return (
-        f"{count(table.selected)} of {count(table.total)} requests are selected{part}, by {SORTS[sort]}. The first is #{first.request}:"
-        f" TTFT {seconds(first.ttft_s)}, TPOT {seconds(first.tpot_s)}, longest gap {seconds(first.gap_s)}, E2E {seconds(first.e2e_s)}."
-    )  # fmt: skip
+    values = (("TTFT", first.ttft_s), ("TPOT", first.tpot_s), ("longest gap", first.gap_s), ("E2E", first.e2e_s))
+    told = ", ".join(f"{name} {seconds(value)}" for name, value in values)
+    chosen = f"{count(table.selected)} of {count(table.total)} requests are selected{part}, by {SORTS[sort]}."
+    return f"{chosen} The first is #{first.request}: {told}."
 
 
 def _story(book: RunBook, run: int | None, address: Address) -> tuple[str, str]:
@@ -143,7 +194,16 @@ def _story(book: RunBook, run: int | None, address: Address) -> tuple[str, str]:
 
 def _table(lives: tuple[Life, ...]) -> Any:
     rows = [
-        [life.label, each.phase.replace("_", " "), each.reason.replace("_", " "), seconds(each.begin_s), seconds(each.end_s - each.begin_s)]
-        for life in lives for each in life.stretches
-    ]  # fmt: skip
-    return data_table(("Request", "Phase", "Reason", "From", "Length"), rows[:1000], caption="The drawn requests' lives", numeric=3)
+        [
+            life.label,
+            each.phase.replace("_", " "),
+            each.reason.replace("_", " "),
+            seconds(each.begin_s),
+            seconds(each.end_s - each.begin_s),
+        ]
+        for life in lives
+        for each in life.stretches
+    ]
+    return data_table(
+        ("Request", "Phase", "Reason", "From", "Length"), rows[:1000], caption="The drawn requests' lives", numeric=3
+    )

@@ -16,9 +16,20 @@ __all__ = ["layout", "register", "render"]
 
 EVERY_MS = 2000
 COLUMNS = (
-    "Run", "Trace", "State", "Began (UTC)", "Engine", "Requests", "SLO met", "Goodput", "TTFT P50", "TTFT P99", "TPOT P99",
-    "Longest gap", "Preempted",
-)  # fmt: skip
+    "Run",
+    "Trace",
+    "State",
+    "Began (UTC)",
+    "Engine",
+    "Requests",
+    "SLO met",
+    "Goodput",
+    "TTFT P50",
+    "TTFT P99",
+    "TPOT P99",
+    "Longest gap",
+    "Preempted",
+)
 EMPTY = "No runs yet. `tracekit replay TRACE` makes one, and it appears here while it runs."
 
 
@@ -44,9 +55,12 @@ def register(app: Dash, book: RunBook) -> None:
         return said, shown, token
 
     app.callback(
-        Output("runs-said", "children"), Output("runs-table", "children"), Output("runs-drawn", "data"),
-        Input("runs-tick", "n_intervals"), State("runs-drawn", "data"),
-    )(show)  # fmt: skip
+        Output("runs-said", "children"),
+        Output("runs-table", "children"),
+        Output("runs-drawn", "data"),
+        Input("runs-tick", "n_intervals"),
+        State("runs-drawn", "data"),
+    )(show)
 
 
 def render(table: RunTable) -> tuple[str, Any]:
@@ -67,8 +81,17 @@ def _cells(row: RunRow) -> list[Any]:
     name = f"run {row.ref}" if row.ref.isdigit() else "under way" if row.live else "left"
     title = [dcc.Link(name, href=first + address.search()), html.Span(f" {row.name}" if row.name else "", className="quiet")]
     return [
-        title, row.trace or MISSING, row.state, row.began or MISSING,
-        " ".join(filter(None, (row.engine, row.profile))) or MISSING, count(row.requests), percent(row.attainment),
-        rate(row.goodput), seconds(row.ttft_p50_s), seconds(row.ttft_p99_s), seconds(row.tpot_p99_s), seconds(row.gap_max_s),
+        title,
+        row.trace or MISSING,
+        row.state,
+        row.began or MISSING,
+        " ".join(filter(None, (row.engine, row.profile))) or MISSING,
+        count(row.requests),
+        percent(row.attainment),
+        rate(row.goodput),
+        seconds(row.ttft_p50_s),
+        seconds(row.ttft_p99_s),
+        seconds(row.tpot_p99_s),
+        seconds(row.gap_max_s),
         count(row.preemptions),
-    ]  # fmt: skip
+    ]

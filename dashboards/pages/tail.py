@@ -19,20 +19,31 @@ from tracekit.errors import TracekitError
 __all__ = ["layout", "register", "render"]
 
 GRAPH: Any = {
-    "displaylogo": False, "showSendToCloud": False, "responsive": True, "doubleClick": False,
+    "displaylogo": False,
+    "showSendToCloud": False,
+    "responsive": True,
+    "doubleClick": False,
     "modeBarButtonsToRemove": ["zoom2d", "pan2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d", "resetScale2d"],
-}  # fmt: skip
+}
 SMALL: Any = {"displayModeBar": False, "showSendToCloud": False, "responsive": True}
 NAMES = {"ttft": "TTFT", "tpot": "TPOT", "gap": "longest gap", "e2e": "E2E"}
 SHOWN = 6
 _OUTPUTS = (
-    ("tl-said", "children"), ("tl-error", "children"), ("tl-map", "figure"), ("tl-points", "children"), ("tl-contrasts", "children"),
-    ("tl-class", "options"), ("tl-class", "value"), ("tl-metric", "value"), ("tl-links", "children"),
-)  # fmt: skip
+    ("tl-said", "children"),
+    ("tl-error", "children"),
+    ("tl-map", "figure"),
+    ("tl-points", "children"),
+    ("tl-contrasts", "children"),
+    ("tl-class", "options"),
+    ("tl-class", "value"),
+    ("tl-metric", "value"),
+    ("tl-links", "children"),
+)
 
 
 def layout() -> Any:
     metrics = [{"value": each, "label": NAMES[each]} for each in METRICS]
+    number: dict[str, Any] = {"type": "text", "inputMode": "decimal", "debounce": True, "autoComplete": "off"}
     return html.Div(
         [
             html.H1("Tail"),
@@ -40,35 +51,52 @@ def layout() -> Any:
                 [
                     control("Latency", "tl-metric", dcc.Dropdown(metrics, id="tl-metric", clearable=False, searchable=False)),
                     control("Class", "tl-class", dcc.Dropdown(id="tl-class", placeholder="all")),
-                    control("From, s", "tl-from", dcc.Input(id="tl-from", type="text", inputMode="decimal", debounce=True,
-                                                            placeholder="slower than")),
-                    control("To, s", "tl-to", dcc.Input(id="tl-to", type="text", inputMode="decimal", debounce=True)),
+                    control(
+                        "From, s",
+                        "tl-from",
+                        dcc.Input(id="tl-from", placeholder="slower than", **number),
+                    ),
+                    control("To, s", "tl-to", dcc.Input(id="tl-to", **number)),
                 ],
-                className="controls", role="group", **aria("Which tail"),
+                className="controls",
+                role="group",
+                **aria("Which tail"),
             ),
             html.P("Loading …", id="tl-said", className="summary", role="status"),
             html.P(id="tl-error", className="notice", role="alert"),
             html.P("Draw a box around the slow ones to select them, or give the bounds above.", className="hint"),
-            html.Div(dcc.Graph(id="tl-map", figure={"data": [], "layout": {}}, config=GRAPH), role="img",
-                     **aria("Latency over time", describedby="tl-said")),
+            html.Div(
+                dcc.Graph(id="tl-map", figure={"data": [], "layout": {}}, config=GRAPH),
+                role="img",
+                **aria("Latency over time", describedby="tl-said"),
+            ),
             html.P(id="tl-links", className="links"),
             html.Div(id="tl-points"),
             html.H2("What the selected requests have in common"),
-            html.P("Ranked by how differently they are distributed. Correlation, not cause: the Verdict tests causes.", className="hint"),
+            html.P(
+                "Ranked by how differently they are distributed. Correlation, not cause: the Verdict tests causes.",
+                className="hint",
+            ),
             html.Div(id="tl-contrasts", className="cards"),
             dcc.Store(id="tl-moved"),
         ]
-    )  # fmt: skip
+    )
 
 
 def register(app: Dash, book: RunBook) -> None:
     """A box, a choice or a bound writes the address (in the browser); the address asks for an answer."""
     # Dash has no types for this one.
     app.clientside_callback(  # type: ignore[no-untyped-call]
-        ClientsideFunction("tracekit", "brush"), Output("tl-moved", "data"),
-        Input("tl-map", "selectedData"), Input("tl-metric", "value"), Input("tl-class", "value"), Input("tl-from", "value"),
-        Input("tl-to", "value"), State("url", "search"), prevent_initial_call=True,
-    )  # fmt: skip
+        ClientsideFunction("tracekit", "brush"),
+        Output("tl-moved", "data"),
+        Input("tl-map", "selectedData"),
+        Input("tl-metric", "value"),
+        Input("tl-class", "value"),
+        Input("tl-from", "value"),
+        Input("tl-to", "value"),
+        State("url", "search"),
+        prevent_initial_call=True,
+    )
 
     def show(search: str | None, theme: str | None) -> tuple[Any, ...]:
         return render(book, search, theme if theme in THEMES else "light")
@@ -94,13 +122,24 @@ def render(book: RunBook, search: str | None, theme: str) -> tuple[Any, ...]:
     said = describe_map(found, points, NAMES[address.metric], chosen)
     cards = [_card(each, THEMES[theme]) for each in contrasts(data, address)[:SHOWN]]
     alone = html.P("Everything is selected: draw a box, or choose a class, to compare it with the rest.", className="quiet")
-    return (said, "", map_figure(found, address, THEMES[theme]), _points(points), cards or alone, classes, address.cls,
-            address.metric, _links(address, chosen))  # fmt: skip
+    return (
+        said,
+        "",
+        map_figure(found, address, THEMES[theme]),
+        _points(points),
+        cards or alone,
+        classes,
+        address.cls,
+        address.metric,
+        _links(address, chosen),
+    )
 
 
 def _points(points: tuple[Percentile, ...]) -> Any:
     rows = [[f"P{each.point:g}", seconds(each.selected_s), count(each.beyond), seconds(each.all_s)] for each in points]
-    return data_table(("Percentile", "Selected", "Requests beyond", "All"), rows, caption="Percentiles and what they rest on", numeric=1)
+    return data_table(
+        ("Percentile", "Selected", "Requests beyond", "All"), rows, caption="Percentiles and what they rest on", numeric=1
+    )
 
 
 def _links(address: Address, chosen: int) -> list[Any]:
@@ -108,9 +147,10 @@ def _links(address: Address, chosen: int) -> list[Any]:
         return []
     search = address.search()
     return [
-        dcc.Link(f"The {count(chosen)} selected requests", href="/requests" + search), " · ",
+        dcc.Link(f"The {count(chosen)} selected requests", href="/requests" + search),
+        " · ",
         dcc.Link("What the scheduler did then", href="/timeline" + search),
-    ]  # fmt: skip
+    ]
 
 
 def _card(found: Contrast, theme: Any) -> Any:
@@ -120,4 +160,6 @@ def _card(found: Contrast, theme: Any) -> Any:
         medians = f"median {found.selected_median:,.4g}{unit} against {found.rest_median:,.4g}{unit}"
     said = f"{found.name}: {percent(found.distance)} apart" + (f", {medians}" if medians else "")
     figure = dcc.Graph(figure=contrast_figure(found, theme), config=SMALL)
-    return html.Section([html.H3(found.name), html.P(said, className="quiet"), html.Div(figure, role="img", **aria(said))], className="card")
+    return html.Section(
+        [html.H3(found.name), html.P(said, className="quiet"), html.Div(figure, role="img", **aria(said))], className="card"
+    )

@@ -1,0 +1,154 @@
+"""Did the change help, and whom did it hurt? Two runs of the same requests: verdicts with intervals, and every request's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
+
+from dashboards.address import METRICS, Address, parse_address
+from dashboards.beside import Beside, beside
+from dashboards.markup import aria, control, data_table, figure_with_table
+from dashboards.palette import THEMES, Theme
+from dashboards.plain_figures import pair_figure
+from dashboards.queries import RunBook
+from dashboards.words import MISSING, count, seconds
+from tracekit.errors import TracekitError
+
+__all__ = ["layout", "register", "render"]
+
+NAMES = {"ttft": "TTFT", "tpot": "TPOT", "gap": "longest gap", "e2e": "E2E"}
+SIGNS = {"better": "▲ better", "worse": "▼ worse"}
+
+
+def layout() -> Any:
+    metrics = [{"value": each, "label": NAMES[each]} for each in METRICS]
+    return html.Div(
+        [
+            html.H1("Compare"),
+            html.Div(
+                [
+                    control("This run", "cp-run", dcc.Dropdown(id="cp-run", clearable=False), style={"minWidth": "320px"}),
+                    control(
+                        "against",
+                        "cp-other",
+                        dcc.Dropdown(id="cp-other", placeholder="choose another run"),
+                        style={"minWidth": "320px"},
+                    ),
+                    control("Latency", "cp-metric", dcc.Dropdown(metrics, id="cp-metric", clearable=False, searchable=False)),
+                ],
+                className="controls",
+                role="group",
+                **aria("What is compared"),
+            ),
+            html.P("Loading …", id="cp-said", className="verdict", role="status"),
+            html.P(id="cp-error", className="notice", role="alert"),
+            html.Div(id="cp-body"),
+            dcc.Store(id="cp-moved"),
+        ]
+    )
+
+
+def register(app: Dash, book: RunBook) -> None:
+    """The choices write the address (in the browser); the address asks for an answer."""
+    # Dash has no types for this one.
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("tracekit", "pair"),
+        Output("cp-moved", "data"),
+        Input("cp-run", "value"),
+        Input("cp-other", "value"),
+        Input("cp-metric", "value"),
+        State("url", "search"),
+        State("cp-run", "options"),
+        prevent_initial_call=True,
+    )
+
+    def show(search: str | None, theme: str | None) -> tuple[Any, ...]:
+        return render(book, search, theme if theme in THEMES else "light")
+
+    names = (
+        ("cp-run", "options"),
+        ("cp-other", "options"),
+        ("cp-run", "value"),
+        ("cp-other", "value"),
+        ("cp-metric", "value"),
+        ("cp-said", "children"),
+        ("cp-error", "children"),
+        ("cp-body", "children"),
+    )
+    app.callback([Output(*each) for each in names], Input("url", "search"), Input("theme", "data"))(show)
+
+
+def render(book: RunBook, search: str | None, theme: str) -> tuple[Any, ...]:
+    """Lists and choices of the controls, then verdict, error, and all below."""
+    address = parse_address(search)
+    try:
+        runs = [{"value": each.ref, "label": each.title} for each in book.catalogue().runs if not each.live]
+        row = book.recorded(address.run)
+        base = None if row is None else str(row["run"])
+        if address.compare is None:
+            others = [each["value"] for each in runs if each["value"] != base]
+            hint = (
+                "Choose the run to hold against this one."
+                if others
+                else "There is no second run yet: replay the same trace with a change."
+            )
+            return runs, runs, base or no_update, None, address.metric, hint, "", None
+        other = book.recorded(address.compare)
+        found = beside(book, address.run, address.compare, address.metric)
+    except TracekitError as error:
+        return [], [], no_update, address.compare, address.metric, "", str(error), None
+    shown = other and str(other["run"])
+    body = list(_body(found, address, THEMES[theme]))
+    return runs, runs, base, shown, address.metric, found.document["verdict"], "", body
+
+
+def _body(found: Beside, address: Address, theme: Theme) -> Iterator[Any]:
+    document = found.document
+    knobs = [[each["knob"], html.Code(str(each["before"])), html.Code(str(each["after"]))] for each in document["knobs"]]
+    yield html.H2("What was changed")
+    yield (
+        data_table(("Knob", "This run", "The other"), knobs, caption="Only what differs", numeric=9)
+        if knobs
+        else html.P("Nothing.")
+    )
+    yield html.H2("What it did")
+    rows = [
+        [each.label, each.before, each.after, each.change, SIGNS.get(each.verdict, each.verdict), count(each.n)]
+        for each in found.figures
+    ]
+    head = ("Measure", "This run", "The other", "Change (95 %)", "Verdict", "n")
+    yield data_table(head, rows, caption=document["confidence"]["note"].capitalize(), numeric=1)
+    yield html.H2(f"Every request's {NAMES[address.metric]}")
+    slower, faster = int((found.after > 1.01 * found.before).sum()), int((found.after < 0.99 * found.before).sum())
+    both = count(len(found.before))
+    said = f"{count(slower)} requests became slower, {count(faster)} faster, of {both} that have one in both runs."
+    figure = pair_figure(found.before, found.after, found.requests, theme, ("this run", "the other"))
+    columns = ("Request", "This run", "The other")
+    worst = (found.before - found.after).argsort(kind="stable")[:50]
+    table = [[str(found.requests[i]), seconds(found.before[i]), seconds(found.after[i])] for i in worst]
+    yield figure_with_table("cp-pairs", figure, said, columns, table)
+    for title, key in (("Slowed down most", "losers"), ("Sped up most", "winners")):
+        yield html.H2(title)
+        yield _moved(document["contest"][key], address)
+
+
+def _moved(rows: list[dict[str, Any]], address: Address) -> Any:
+    if not rows:
+        return html.P("Nobody.", className="summary")
+    cells = [
+        [
+            dcc.Link(f"#{row['request']}", href="/requests" + address.search(requests=(row["request"],))),
+            row.get("class") or MISSING,
+            *(_s(value) for value in row["ttft_ns"]),
+            *(_s(value) for value in row["e2e_ns"]),
+        ]
+        for row in rows
+    ]
+    head = ("Request", "Class", "TTFT, this run", "the other", "E2E, this run", "the other")
+    return data_table(head, cells, caption="By the change of E2E", numeric=2)
+
+
+def _s(ns: float | None) -> str:
+    return MISSING if ns is None else seconds(ns / 1e9)
