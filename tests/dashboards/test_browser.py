@@ -93,7 +93,7 @@ def test_themes_follow_the_system_and_the_switch(store: Store, watch: Callable[.
     recorded(store, "first", 3000)
     colours = {"light": "rgb(255, 255, 255)", "dark": "rgb(17, 24, 39)"}
     with serving(store.path) as url:
-        shown = watch(url, color_scheme="dark").open("").drawn()
+        shown = watch(url, color_scheme="dark").open("timeline").drawn()
         assert (background(shown.page), paper(shown.page)) == (colours["dark"],) * 2
         shown.page.emulate_media(color_scheme="light")
         shown.page.wait_for_function(f"() => {PAPER} == '{colours['light']}'")
@@ -138,9 +138,9 @@ def test_zoom_asks_for_finer_data_and_the_address_is_the_view(store: Store, watc
 def test_every_control_has_a_name(store: Store, watch: Callable[..., Watched]) -> None:
     recorded(store, "first", 300)
     with serving(store.path) as url:
-        page = watch(url).open("").drawn().page
+        page = watch(url).open("timeline").drawn().page
         assert page.evaluate(NAMELESS) == []
-        assert page.get_by_role("status").text_content() == page.text_content("#status")
+        assert page.locator("main").get_by_role("status").text_content() == page.text_content("#status")
         assert page.get_by_role("img", name="Timeline of the run").is_visible()
         assert page.get_by_role("main").count() == page.get_by_role("heading", level=1).count() == 1
         page.keyboard.press("Tab")

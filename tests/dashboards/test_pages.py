@@ -1,0 +1,243 @@
+"""What the pages say of a real run, held against SQL on its tables; and every page drawn, or refused in a sentence."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dash.development.base_component import Component
+
+from dashboards.address import Address, parse_address
+from dashboards.app import create_app
+from dashboards.beside import beside
+from dashboards.frame import render_frame
+from dashboards.heading import heading_of, selection_chips
+from dashboards.memory import peak_of, preempted, pressure_of
+from dashboards.pages import PAGES, compare, memory, quality, requests, runs, tail, trace
+from dashboards.palette import DARK, LIGHT
+from dashboards.queries import RunBook
+from dashboards.request_rows import list_requests, lives_of
+from dashboards.run_rows import read_runs
+from dashboards.selection import choices_of, selected
+from dashboards.tail import contrasts, percentiles, tail_map
+from dashboards.tail_figures import map_figure
+from dashboards.waterfall import describe_lives, waterfall_figure
+from dashboards.words import count, percent, rate, seconds
+from tests.dashboards.runs import recorded
+from tracekit.replay import replay
+from tracekit.store import Store, sql
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "demo_trace.jsonl.gz"
+TIGHT = ("num_gpu_blocks=1300", "max_num_batched_tokens=1024", "max_num_seqs=16", "max_model_len=20000")
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory: pytest.TempPathFactory) -> RunBook:
+    """Run 1: tight; run 2: the same requests with twice the seats; run 3: no SLO, outcomes only, another number of requests."""
+    db = tmp_path_factory.mktemp("pages") / "t.duckdb"
+    common = {"limit": 250, "db": str(db), "engine": "sim"}
+    replay(str(EXAMPLE), slo="ttft=500ms,tpot=50ms", sets=TIGHT, name="tight", **common)  # type: ignore[arg-type]
+    replay(str(EXAMPLE), slo="ttft=500ms,tpot=50ms", sets=(*TIGHT[:2], "max_num_seqs=32", TIGHT[3]), **common)  # type: ignore[arg-type]
+    replay(str(EXAMPLE), events="outcomes", **{**common, "limit": 40})  # type: ignore[arg-type]
+    return RunBook(db)
+
+
+def rows(book: RunBook, query: str) -> list[tuple[object, ...]]:
+    return list(sql(book.store, query).rows)
+
+
+def test_an_address_is_written_as_it_is_read() -> None:
+    views = [
+        Address(),
+        Address(run="3", t=(40.0, 83.5), finding="QUEUE_SEATS", requests=(1, 7), cls="short & sweet", metric="gap"),
+        Address(run="a b", replica=2, last_s=60.0, tenant="t=1", iterations=(5, 90), latency_s=(0.001, 2.0), compare="2"),
+    ]
+    for view in views:
+        assert parse_address(view.search()) == view, view.search()
+    assert Address().search() == ""
+    assert views[1].search() == "?run=3&t=40-83.5&f=QUEUE_SEATS&req=1,7&cls=short%20%26%20sweet&m=gap"
+    assert parse_address("?req=1,x&it=9-2&m=speed&lat=5-1").ignored == ("req", "it", "m", "lat")
+    for chip in selection_chips(views[2]):
+        left = parse_address(chip.without)
+        assert len(selection_chips(left)) == len(selection_chips(views[2])) - 1, chip
+
+
+def test_words() -> None:
+    assert [seconds(each) for each in (None, float("nan"), 0, 3e-9, 0.0123, 12.3456, 1800, 90000)] == [
+        "-", "-", "0 s", "3 ns", "12.3 ms", "12.3 s", "30 min", "25 h",
+    ]  # fmt: skip
+    assert (count(12345.4), count(None), percent(0.1234), percent(float("nan")), rate(5.19311)) == (
+        "12,345", "-", "12.3 %", "-", "5.19/s",
+    )  # fmt: skip
+
+
+def test_the_list_of_runs(book: RunBook) -> None:
+    table = read_runs(book)
+    assert [row.ref for row in table.rows] == ["3", "2", "1"]
+    first = table.rows[2]
+    ttft = np.array([each[0] for each in rows(book, "SELECT ttft_ns FROM outcomes WHERE run = 1")], float) / 1e9
+    assert (first.name, first.requests, first.state) == ("tight", 250, "finished")
+    assert first.ttft_p50_s == pytest.approx(np.percentile(ttft, 50))
+    assert first.ttft_p99_s == pytest.approx(np.percentile(ttft, 99))
+    assert first.attainment == pytest.approx(rows(book, "SELECT avg(slo_met::INT) FROM outcomes WHERE run = 1")[0][0])
+    assert (table.rows[0].attainment, table.rows[0].gap_max_s is None) == (None, False)
+    said, drawn = runs.render(table)
+    assert said == "3 runs."
+    assert "tight" in str(drawn)
+
+
+def test_requests_are_selected_alike_everywhere(book: RunBook) -> None:
+    data = book.data("1")
+    classes = choices_of(data).classes
+    assert set(classes) == {"interactive", "batch"}
+    view = Address(run="1", cls="batch", t=(2.0, 20.0), latency_s=(0.05, 1e6))
+    expected = rows(
+        book,
+        "SELECT request FROM outcomes WHERE run = 1 AND class = 'batch' AND arrival_ns BETWEEN 2e9 AND 20e9 AND ttft_ns >= 5e7"
+        " ORDER BY request",
+    )
+    assert data.outcomes["request"][selected(data, view)].tolist() == [each[0] for each in expected]
+    assert len(expected) > 2
+    table = list_requests(data, view)
+    assert {row.request for row in table.rows} == {each[0] for each in expected}
+    assert (table.selected, table.total) == (len(expected), 250)
+    medians = dict(rows(book, "SELECT class, median(ttft_ns) / 1e9 FROM outcomes WHERE run = 1 GROUP BY class"))
+    for row in table.rows:
+        assert row.excess_s == pytest.approx(row.ttft_s - medians[row.cls])  # type: ignore[operator]
+    assert [row.excess_s for row in table.rows] == sorted((row.excess_s for row in table.rows), reverse=True)  # type: ignore[type-var]
+    assert not selected(data, replace(view, cls="nobody")).any()
+
+
+def test_lives_touch_and_last_as_long_as_the_request(book: RunBook) -> None:
+    data = book.data("1")
+    lives = lives_of(data, tuple(range(20)))
+    for life in lives:
+        ends = [each.end_s for each in life.stretches]
+        assert [each.begin_s for each in life.stretches] == [0.0, *ends[:-1]]
+        (e2e,) = rows(book, f"SELECT e2e_ns / 1e9 FROM outcomes WHERE run = 1 AND request = {life.request}")[0]
+        assert ends[-1] == pytest.approx(e2e)
+    figure = waterfall_figure(lives, DARK)
+    drawn = sum(sum(bar["x"]) for bar in figure["data"])
+    assert drawn == pytest.approx(sum(life.stretches[-1].end_s for life in lives))
+    assert describe_lives(lives).startswith("20 requests drawn")
+    assert describe_lives(()) == "No request to draw."
+
+
+def test_the_tail_and_what_its_requests_have_in_common(book: RunBook) -> None:
+    data, slow = book.data("1"), Address(run="1", latency_s=(1.0, 1e8))
+    found = tail_map(data, slow)
+    assert found is not None
+    assert (int(found.counts.sum()), found.n, found.limit_s) == (250, 250, 0.5)
+    ttft = np.array([each[0] for each in rows(book, "SELECT ttft_ns FROM outcomes WHERE run = 1")], float) / 1e9
+    for each in percentiles(data, slow):
+        chosen = ttft[ttft >= 1.0]
+        assert each.selected_s == pytest.approx(np.percentile(chosen, each.point))
+        assert each.all_s == pytest.approx(np.percentile(ttft, each.point))
+        assert each.beyond == (chosen > each.selected_s).sum()
+    ranked = contrasts(data, slow)
+    assert [each.distance for each in ranked] == sorted((each.distance for each in ranked), reverse=True)
+    by_name = {each.name: each for each in ranked}
+    waiting = by_name["waiting at arrival"]
+    assert waiting.distance > 0.5
+    assert waiting.selected_median > waiting.rest_median  # type: ignore[operator]
+    share = rows(book, "SELECT avg((class = 'batch')::INT) FROM outcomes WHERE run = 1 AND ttft_ns >= 1e9")[0][0]
+    cls = by_name["class"]
+    assert cls.selected[cls.labels.index("batch")] == pytest.approx(share)
+    assert contrasts(data, Address(run="1")) == ()
+    boxes = [each for each in map_figure(found, slow, LIGHT)["layout"]["shapes"] if each["type"] == "rect"]
+    assert len(boxes) == 1
+
+
+def test_memory(book: RunBook) -> None:
+    data = book.data("1")
+    (one,) = pressure_of(data)
+    most, lost = rows(book, "SELECT max(kv_used), sum(preempted) FROM iterations WHERE run = 1")[0]
+    assert (one.total, one.most, one.preemptions) == (1299, most, lost)
+    assert one.preemptions > 0
+    peak = peak_of(data, 0)
+    assert peak is not None
+    assert peak.used == most
+    assert [each.blocks for each in peak.largest] == sorted((each.blocks for each in peak.largest), reverse=True)
+    times = dict(rows(book, "SELECT request, count(*) FROM preemptions WHERE run = 1 GROUP BY request"))
+    assert {each.request: each.times for each in preempted(data)}.items() <= times.items()
+
+
+def test_two_runs_beside_each_other(book: RunBook) -> None:
+    found = beside(book, "1", "2", "ttft")
+    assert {each["knob"] for each in found.document["knobs"]} == {"max_num_seqs"}
+    pairs = rows(
+        book,
+        "SELECT a.request, a.ttft_ns / 1e9, b.ttft_ns / 1e9 FROM outcomes a JOIN outcomes b USING (request)"
+        " WHERE a.run = 1 AND b.run = 2 ORDER BY request",
+    )
+    order = np.argsort(found.requests)
+    assert np.allclose(np.array(pairs, float)[:, 1], found.before[order])
+    assert np.allclose(np.array(pairs, float)[:, 2], found.after[order])
+
+
+def test_the_heading(book: RunBook) -> None:
+    heading = heading_of(book, Address(run="1"))
+    assert heading.title == "run 1 · tight"
+    assert "--max-num-seqs 16" in heading.policy
+    late = "count(*) FILTER (WHERE ttft_ns > 5e8), count(*) FILTER (WHERE tpot_ns > 5e7)"
+    missed = rows(book, f"SELECT {late} FROM outcomes WHERE run = 1")
+    assert [chip.text for chip in heading.slo][:2] == [
+        f"TTFT ≤ 500 ms: {count(missed[0][0])} missed", f"TPOT ≤ 50 ms: {count(missed[0][1])} missed",
+    ]  # fmt: skip
+    assert heading_of(book, Address(run="3")).slo[0].text.startswith("no SLO")
+    assert heading_of(book, Address(run="nope")).note.startswith("run nope: no such run")
+
+
+RENDERS = {
+    "requests": lambda book, search: requests.render(book, search, "excess", "light"),
+    "tail": lambda book, search: tail.render(book, search, "dark"),
+    "memory": lambda book, search: memory.render(book, search, "light"),
+    "compare": lambda book, search: compare.render(book, search, "dark"),
+    "trace": lambda book, search: trace.render(book, search, "light"),
+    "quality": lambda book, search: quality.render(book, search),
+}
+
+
+def text_of(drawn: object) -> str:
+    """Everything on a page as the browser gets it."""
+
+    def plain(each: object) -> object:
+        return each.to_plotly_json() if isinstance(each, Component) else repr(each)
+
+    return json.dumps(drawn, default=plain, ensure_ascii=False)
+
+
+@pytest.mark.parametrize("page", RENDERS)
+@pytest.mark.parametrize(
+    "search",
+    ["?run=1", "?run=2&cls=batch&t=5-30", "?run=3", "?run=nope", "?run=1&cmp=3", "?run=1&cls=nobody", "?run=1&req=12&m=tpot"],
+)
+def test_no_page_fails_or_shows_what_is_not_a_number(book: RunBook, page: str, search: str) -> None:
+    text = text_of(RENDERS[page](book, search))
+    assert "NaN" not in text
+    assert not re.search(r"\bnan\b", text.lower())
+    if search == "?run=nope":
+        assert "no such run" in text
+    if search == "?run=1&cmp=3" and page == "compare":
+        assert "not comparable" in text
+
+
+def test_every_page_is_reached_from_the_rail_with_the_selection(book: RunBook) -> None:
+    rail, _, chips = render_frame(book, "/tail", "?run=1&cls=batch")
+    assert [link.href for link in rail] == [f"{page.path}?run=1&cls=batch" for page in PAGES]
+    assert [link.className for link in rail].count("current") == 1
+    assert [chip.href for chip in chips] == ["/tail?run=1"]
+    client = create_app(book.store.path).server.test_client()
+    for page in PAGES:
+        assert client.get(page.path).status_code == 200
+        assert page.layout() is not None
+
+
+def test_a_run_of_an_older_version_is_named(store: Store) -> None:
+    recorded(store, "old", 10)
+    text = text_of(tail.render(RunBook(store.path), "?run=1", "light"))
+    assert "older version" in text or "keeps no requests" in text
