@@ -71,6 +71,11 @@ class Capacity:
         return None if self.rate is None else self.rate / self.served()
 
     @property
+    def own_load(self) -> float | None:
+        """Offered work over an engine's time, whatever its settings and its memory: beyond 1 nothing but another engine helps."""
+        return None if self.rate is None else self.rate * self.own_s
+
+    @property
     def floor_load(self) -> float | None:
         """Offered rate over what any seats and budget allow."""
         return None if self.rate is None else self.rate / self.most

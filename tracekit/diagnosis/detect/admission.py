@@ -111,7 +111,7 @@ def preemption_storm(view: View) -> tuple[Claim, ...]:
     later = {"preempted": 1.0, "interference": weight, "stalled": weight}
     storm = _storm(view, share, decoding, first, later)
     if lax:
-        return (replace(storm, under="ADMISSION_LAX"), _lax(view, storm))
+        return (storm, replace(_lax(view, storm), under="PREEMPTION_STORM"))
     return (_cliff(view, storm), replace(storm, under="QUEUE_KV"))
 
 

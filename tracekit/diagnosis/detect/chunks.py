@@ -6,6 +6,7 @@ import numpy as np
 
 from replay_engine.types import Refusal
 from tracekit.diagnosis.claim import Claim, change, percent, round_up, scaled, seconds
+from tracekit.diagnosis.detect.load import limit_weight
 from tracekit.diagnosis.finding import Change, Evidence
 from tracekit.diagnosis.signals import evidence, fact
 from tracekit.diagnosis.view import View
@@ -80,7 +81,7 @@ def fixed_cost(view: View) -> Claim | None:
     return Claim(
         id="CHUNK_TOO_SMALL",
         what=f"{percent(share.value or 0)} of a full iteration of {budget} tokens is its fixed cost of {seconds(fixed)}",
-        first={"budget": 1.0, "under_way": 1.0, "prefill_wait": 1.0},
+        first=dict.fromkeys(("budget", "under_way", "prefill_wait"), limit_weight(view)),
         later={"interference": 1.0, "stalled": 1.0},
         evidence=(share, evidence(view, "block[budget]", 0.3), evidence(view, "fill_w", 0.8), evidence(view, "kv max")),
         is_not=("OVERLOAD: the same requests in fewer iterations cost less",),

@@ -9,6 +9,7 @@ import numpy as np
 from tracekit.diagnosis.capacity import Capacity
 from tracekit.diagnosis.claim import WAITS, Claim, change, percent, round_up, scaled, seconds
 from tracekit.diagnosis.detect.admission import seats_that_fit
+from tracekit.diagnosis.detect.load import limit_weight
 from tracekit.diagnosis.finding import Change
 from tracekit.diagnosis.signals import evidence, fact, q_share95
 from tracekit.diagnosis.view import View
@@ -32,7 +33,7 @@ def queue_seats(view: View) -> Claim | None:
         what=f"in {percent(view.block['seats'])} of queue time the head waits for one of {seats} seats while at most"
         f" {percent(float(view.kv.max()))} of the KV and {percent(view.share_of_queue(view.fill))} of the"
         " token budget are in use",
-        first=dict.fromkeys((*others, "under_way"), 1.0),
+        first=dict.fromkeys((*others, "under_way"), limit_weight(view)),
         evidence=(
             evidence(view, "block[seats]", 0.5),
             taken,

@@ -12,9 +12,10 @@ from tracekit.diagnosis.finding import Change, Evidence
 from tracekit.diagnosis.signals import evidence, fact, q_share95, quarters_s
 from tracekit.diagnosis.view import View
 
-__all__ = ["burst", "grows", "overload", "worst_dispersion"]
+__all__ = ["burst", "grows", "overload", "limit_weight", "worst_dispersion"]
 
-_QUEUES = ("budget", "seats", "kv", "gate")
+BUNCHED = 2.5
+"""Variance over mean of the arrivals' counts: beyond, they are bunched; by chance it is 1."""
 
 
 def grows(view: View) -> bool:
@@ -28,8 +29,8 @@ def overload(view: View) -> Claim | None:
     capacity = view.capacity
     if capacity is None or capacity.rate is None or capacity.floor_load is None:
         return None
-    ratio = capacity.floor_load
-    if not (ratio >= 1.1 or (ratio >= 0.95 and grows(view))) or view.data.policy.rules.pd.prefill:
+    ratio, own = capacity.floor_load, capacity.own_load or 0.0
+    if own < 0.93 or not (own >= 1.1 or grows(view)) or view.data.policy.rules.pd.prefill:
         return None
     quarters = quarters_s(view)
     loud = max(view.block, key=lambda name: view.block[name])
@@ -109,29 +110,29 @@ def _bound(view: View) -> Change:
 def burst(view: View) -> Claim | None:
     """The mean load would be served; it comes bunched."""
     capacity = view.capacity
-    if capacity is None or capacity.load is None or (capacity.load or 0) > 1.0 or view.data.policy.rules.pd.prefill:
+    if capacity is None or capacity.floor_load is None or capacity.floor_load > 1.0 or view.data.policy.rules.pd.prefill:
         return None
     spread, scale_s = worst_dispersion(view)
     worst = evidence(view, "waits of worst fifth", 0.5)
-    if spread < 2.5 or (worst.value or 0.0) < 0.5:
+    if spread < BUNCHED or (worst.value or 0.0) < 0.5:
         return None
     return Claim(
         id="BURST",
-        what=f"the load is {percent(capacity.load)} of capacity and comes bunched: counts per {scale_s:g} s vary"
+        what=f"the load is {percent(capacity.floor_load)} of capacity and comes bunched: counts per {scale_s:g} s vary"
         f" {spread:.3g} times as much"
         f" as chance would have it, and {percent(worst.value or 0)} of the waiting belongs to a fifth of the seconds",
         first=dict.fromkeys((*QUEUE, "prefill_wait"), 1.0),
         later=dict.fromkeys(CROWD, 1.0),
         evidence=(
             evidence(view, "arrivals cv", 1.5),
-            evidence(view, "dispersion", 2.5),
-            fact("dispersion at worst", spread, f"variance/mean of {scale_s:g} s counts", 2.5),
+            evidence(view, "dispersion", BUNCHED),
+            fact("dispersion at worst", spread, f"variance/mean of {scale_s:g} s counts", BUNCHED),
             worst,
-            fact("offered/capacity", capacity.load, "x", 1.0),
+            fact("offered/capacity", capacity.floor_load, "x", 1.0),
             q_share95(view, view.finished),
             *_slopes(view),
         ),
-        is_not=(f"OVERLOAD: the mean load is {percent(capacity.load)} of capacity",),
+        is_not=(f"OVERLOAD: the mean load is {percent(capacity.floor_load)} of capacity",),
         changes=_smoother(view),
         tempting=(
             scaled(view, "max_num_seqs", 2, "requests wait"),
@@ -144,6 +145,11 @@ def burst(view: View) -> Claim | None:
         ),
         because="arrivals are counted, not guessed",
     )
+
+
+def limit_weight(view: View) -> float:
+    """What a limit may claim of the waits for it: where arrivals are bunched, a part is left to that."""
+    return 1.0 if burst(view) is None else 0.65
 
 
 def worst_dispersion(view: View) -> tuple[float, float]:

@@ -34,7 +34,7 @@ def hol_long_prompt(view: View) -> Claim | None:
     short = np.where(long, 0.0, 1.0)
     claimed = view.first["budget"] * np.minimum(weight / waited, 1.0) * short
     share = slow_share(view, ~long, view.parts.waited((held > 0.5).astype(np.float64)))
-    if claimed.sum() < 0.02 * view.excess_ns or claimed.sum() < 0.4 * (view.first["budget"] * short).sum():
+    if claimed.sum() < 0.02 * view.excess_ns or claimed.sum() < 0.1 * (view.first["budget"] * short).sum():
         return None
     return _claim(view, long, np.minimum(weight / waited, 1.0) * short, held, share)
 
