@@ -1,4 +1,4 @@
-"""The engine on a device, dummy weights: time between tokens, throughput, with graphs and without, and what the event log costs.
+"""The engine on a device, dummy weights: time between tokens, throughput, with graphs and without.
 
     python -m benchmarks.gpu.engine --json FILE [--device cuda] [--tiny]
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import statistics
 import sys
 import time
 from collections.abc import Iterator
@@ -88,7 +87,6 @@ TINY: dict[str, tuple[Case, ...]] = {
     "tiny": (Case(2, 16, 6, floor=1.0), Case(2, 16, 6, graphs=False), Case(3, 8, 5, throughput=True))
 }
 BLOCK_SIZE, BUDGET = 16, 8192
-LOG_PERCENT, LOG_US = 0.5, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,25 +158,6 @@ def measured(model: DecoderModel, case: Case) -> list[Figure]:
     ]
 
 
-def log_cost(model: DecoderModel, case: Case, repeats: int) -> list[Figure]:
-    """The event log against none, in turns, by the wall clock of whole replays: what an iteration pays, and the share of it."""
-    spent: dict[EventMode, list[float]] = {"full": [], "none": []}
-    modes: tuple[EventMode, ...] = ("full", "none")
-    for turn in range(2 * repeats):
-        mode = modes[turn % 2]
-        ran = replayed(model, case, mode)
-        spent[mode].append(ran.wall_s / ran.iterations * 1e6)
-    full, none = statistics.median(spent["full"]), statistics.median(spent["none"])
-    spread = max(max(times) - min(times) for times in spent.values())
-    judged, percent = model.device.type == "cuda", 100 * (full - none) / none
-    name = f"{model.shape.name} batch {case.requests}: event log"
-    return [
-        Figure(name, round(full - none, 2), "us/iteration", f"{LOG_US:g} us", full - none <= LOG_US if judged else None, ""),
-        Figure(f"{name}, share", round(percent, 3), "%", f"{LOG_PERCENT:g} %", percent <= LOG_PERCENT if judged else None, ""),
-        Figure(f"{name}, spread of repeats", round(spread, 2), "us/iteration", "", None, ""),
-    ]
-
-
 def figures(device: str, tiny: bool) -> Iterator[Figure]:
     """All figures; a case that fails says why, and the next one goes on."""
     for name, cases in (TINY if tiny else FULL).items():
@@ -192,11 +171,6 @@ def figures(device: str, tiny: bool) -> Iterator[Figure]:
                 yield from measured(model, case)
             except Exception as error:  # likewise
                 yield _failed(f"{name} {case.requests} x {case.prompt}/{case.output}", error)
-        if name != "llama-3.1-8b":
-            try:
-                yield from log_cost(model, Case(1, 16, 8) if tiny else Case(1, 128, 512), 1 if tiny else 5)
-            except Exception as error:  # likewise
-                yield _failed(f"{name}: event log", error)
         del model
         gc.collect()
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.calibration import Unseen, compared, predicted, settled, simulated
+from benchmarks.unseen import Unseen, compared, predicted, settled, simulated
 from replay_engine.profile import Latency
 
 COSTS = Latency(floor_ns=4e6, a_ns=4e6, b_ns=8e4, c_ns=90.0, d_ns=1e5, e_ns=1e3, h0_ns=2e5)

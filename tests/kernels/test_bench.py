@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import astuple
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the extra [engine] is not installed")
 
+from replay_engine.profile import load_profile  # noqa: E402
 from replay_kernels import bench, launch  # noqa: E402
 from replay_kernels.timing import Stopwatch, copy_rate  # noqa: E402
 from replay_kernels.workloads import FULL, Floor, Workload, workloads  # noqa: E402
@@ -28,7 +30,9 @@ def test_run_sh_rehearses_without_a_device(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((tmp_path / "results.json").read_text())
-    assert {part["name"]: part["code"] for part in found["parts"]} == {"checks": 0, "kernels": 0, "engine": 0}
+    assert {part["name"]: part["code"] for part in found["parts"]} == dict.fromkeys(
+        ("checks", "kernels", "engine", "event log", "calibration", "simulator"), 0
+    )
     said = [row["what"] for row in found["rows"]]
     assert said[0] == "findings that hold" and "device copy" in said
     for op in (
@@ -41,9 +45,20 @@ def test_run_sh_rehearses_without_a_device(tmp_path: Path) -> None:
         "copy_blocks",
     ):
         assert any(what.startswith(op) for what in said), op
-    for what in ("between tokens", "tokens/s", "event log", "compiled in mid-run"):
-        assert any(what in row["what"] + row["value"] for row in found["rows"] if row["part"] == "engine"), what
+    for part, *whats in (
+        ("engine", "between tokens", "tokens/s", "compiled in mid-run"), ("event log", "us/iteration", "share"),
+        ("calibration", "b_ns", "error of the fit"), ("simulator", "iteration duration", "TTFT P90", "TPOT P50", "two repeats"),
+    ):  # fmt: skip
+        for what in whats:
+            assert any(what in row["what"] + row["value"] for row in found["rows"] if row["part"] == part), (part, what)
+    assert max(astuple(load_profile(tmp_path / "calibration.toml").latency)) > 0
     assert not [row for row in found["rows"] if row["part"] != "checks" and row["reached"] is not None], "a CPU reaches nothing"
+
+
+def test_no_part_can_take_the_time_of_another() -> None:
+    from benchmarks.gpu import parts
+
+    assert sum(part.limit_s for part in parts.PARTS) < parts.WHOLE_S
 
 
 def test_a_part_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
