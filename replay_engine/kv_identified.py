@@ -20,7 +20,7 @@ class IdentifiedPool:
     """Blocks ``1..usable_blocks``; ``seq.blocks`` is the block table. ``keys`` beyond those bound are private to a sequence."""
 
     __slots__ = (
-        "_caching", "_dups", "_first", "_found", "_key_of", "_lag", "_lru", "_private", "_shared", "_size", "_split", "_stack",
+        "_blank", "_caching", "_dups", "_first", "_found", "_key_of", "_lag", "_lru", "_private", "_shared", "_size", "_split", "_stack",
         "changes", "evicted", "free",
     )  # fmt: skip
 
@@ -43,13 +43,13 @@ class IdentifiedPool:
         """References of a block beyond the first."""
         self._found: list[int] = []
         self._private = 0
+        self._blank = usable_blocks
+        """Free blocks without a key, where they are not kept apart."""
 
     @property
     def blank(self) -> int:
         """Free blocks that hold nothing the cache could give."""
-        if self._split:
-            return len(self._stack)
-        return sum(1 for block in self._lru if block not in self._key_of)
+        return len(self._stack) if self._split else self._blank
 
     @property
     def largest(self) -> int:
@@ -94,6 +94,8 @@ class IdentifiedPool:
                 block, _none = self._lru.popitem(last=False)
                 if block in self._key_of:
                     self._forget(block)
+                else:
+                    self._blank -= 1
             seq.blocks.append(block)
 
     def _forget(self, block: int) -> None:
@@ -160,7 +162,10 @@ class IdentifiedPool:
                     del self._shared[block]
                 else:
                     self._shared[block] = extra - 1
-            elif block in self._key_of or not self._split:
+            elif block in self._key_of:
+                hashed.append(block)
+            elif not self._split:
+                self._blank += 1
                 hashed.append(block)
             else:
                 blank.append(block)
