@@ -27,6 +27,7 @@ __all__ = [
     "list_profiles",
     "load_profile",
     "parse_profile",
+    "prompt_flops",
 ]
 
 PROFILE_SCHEMA = "tracekit.profile/1"
@@ -135,12 +136,20 @@ class Profile:
         return f"profile {self.name} ({self.model.name} {self.model.dtype} on {cards}{self.hardware.name}; {kind})"
 
 
+def prompt_flops(model: ModelFacts) -> float:
+    """Floating-point operations that a prompt token needs at least: the layers' matrices. The embedding is looked up, and only the
+    last token needs logits."""
+    attention = 2 * model.hidden_size**2 + 2 * model.hidden_size * model.kv_heads * model.head_dim
+    layers = model.layers * (attention + 3 * model.hidden_size * model.intermediate_size)
+    return 2.0 * min(layers, model.parameters)
+
+
 def _check_physics(latency: Latency, model: ModelFacts, hardware: HardwareFacts) -> None:
     """Refuse costs below what the silicon can do: the peaks of all cards of one tensor-parallel group count."""
     cards = hardware.tensor_parallel
     bandwidth = hardware.bandwidth_bytes_s * cards
     bounds = (
-        ("b_ns", latency.b_ns, 2 * model.parameters / (hardware.peak_flops * cards) * 1e9, "a prompt token at peak FLOPs"),
+        ("b_ns", latency.b_ns, prompt_flops(model) / (hardware.peak_flops * cards) * 1e9, "a prompt token at peak FLOPs"),
         ("floor_ns", latency.floor_ns, model.weight_bytes / bandwidth * 1e9, "one read of the weights at peak bandwidth"),
         ("e_ns", latency.e_ns, model.kv_bytes_per_token / bandwidth * 1e9, "one read of a KV token at peak bandwidth"),
     )

@@ -75,7 +75,7 @@ def test_names_aliases_and_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("b_ns = 19600.0", "b_ns = 2150.0", r"latency\.b_ns = 2150: below the physical floor.* 1\.624e\+04 ns on H100"),
+        ("b_ns = 19600.0", "b_ns = 2150.0", r"latency\.b_ns = 2150: below the physical floor.* 1\.411e\+04 ns on H100"),
         ("floor_ns = 6370000.0", "floor_ns = 4000000.0", r"latency\.floor_ns = 4e\+06: below .* 4\.794e\+06 ns"),
         ("e_ns = 41.3", "e_ns = 30.0", r"latency\.e_ns = 30: below .* 39\.13 ns"),
         ("c_ns = 0.93", "c_ns = -1.0", r"c_ns = -1\.0: a cost cannot be negative"),

@@ -1,0 +1,181 @@
+"""A latency profile from latencies observed in a trace: the coefficients, and where not given the limits, under which a replay of
+the trace shows what was observed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from replay_engine.policy import apply_set
+from replay_engine.profile import Profile
+from tracekit.calibration.observed.first_guess import first_guess
+from tracekit.calibration.observed.limits import Crowd, Limit, crowd_of
+from tracekit.calibration.observed.observations import Observations
+from tracekit.calibration.observed.replays import Replayer
+from tracekit.calibration.observed.scan import Scan, scan_blocks, scan_values
+from tracekit.calibration.observed.search import Problem, Trial, descend, refine
+from tracekit.calibration.observed.settings import Known
+from tracekit.calibration.observed.shared_prefix import begin_alike
+from tracekit.calibration.observed.telling import Told, telling
+from tracekit.calibration.observed.terms import NAMES, Expected, Vector, expected_from
+from tracekit.errors import InputError
+from tracekit.traces.load import LoadedTrace
+from tracekit.traces.slicing import Slice
+from tracekit.traces.source import TraceSource
+
+__all__ = ["ObservedFit", "fit_observed", "source_of"]
+
+FEWEST = 10
+MANY, HEAD = 5000, 2500
+"""A trace with more requests is first fitted by its beginning."""
+LONG = 60_000
+"""Iterations of a replay beyond which pairs of replays are too dear: the slopes on the schedule as it is have to do."""
+BUDGETS = (512, 1024, 2048, 4096, 8192, 16384)
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class ObservedFit:
+    """What was found. ``problem`` and ``best`` hold the settings it holds under, the last replay, and how far off that is."""
+
+    problem: Problem
+    best: Trial
+    told: list[Told]
+    limits: list[Limit]
+    starts: list[tuple[str, float]]
+    replays: int
+    notes: list[str] = field(default_factory=list)
+
+
+def source_of(loaded: LoadedTrace, known: Known, limit: int | None = None) -> TraceSource:
+    """The trace as it is replayed: its first ``limit`` requests, or all."""
+    source = TraceSource.from_loaded(loaded, Slice(limit=limit))
+    if known.shared_prefix:
+        begin_alike(source, known.shared_prefix, known.policy.scheduler.block_size)
+    return source
+
+
+def fit_observed(
+    loaded: LoadedTrace, known: Known, prior: Profile | None, *, used: npt.NDArray[np.bool_] | None = None, say: Say | None = None
+) -> ObservedFit:
+    """Fit to the requests that ``used`` marks (all when ``None``; the others are replayed, never looked at).
+
+    ``InputError``: too few requests with latencies. ``ConfigError``: the settings do not let the trace through.
+    """
+    clock = loaded.report.obs_clock
+    source = source_of(loaded, known)
+    seen = Observations.of(source, used, clock)
+    if seen.known() < FEWEST:
+        raise InputError(
+            f"latencies of {seen.known()} requests cannot tell the coefficients", file=loaded.report.name,
+            expected=f"{FEWEST} or more with TTFT, TPOT or E2E",
+        )  # fmt: skip
+    guess = _guess(source, seen)
+    expected = expected_from(prior, guess, clock=clock)
+    crowd = crowd_of(source, seen, known.policy.scheduler.block_size)
+    known, limits = _first_limits(known, crowd)
+    start, starts, counting, spent = _started(loaded, known, seen, expected, guess, say)
+    problem = Problem(replayer=Replayer(source, known.policy), seen=seen, expected=expected, free=_free(seen), counting=counting)
+    problem.replayer.count = spent
+    best = descend(problem, start, rounds=10, told=say)
+    scan = Scan(problem=problem, best=best, profile=known.profile, limits=limits)
+    _scanned(scan, known, crowd, say)
+    problem, best = scan.problem, scan.best
+    if len(best.run.start) <= LONG:
+        best = problem.rescaled(refine(problem, best, rounds=2, told=say))
+    else:
+        best = descend(problem, best.vector, rounds=4, told=say)
+    return ObservedFit(
+        problem=problem, best=best, told=telling(problem, best), limits=limits, starts=starts, replays=problem.replayer.count
+    )
+
+
+def _guess(source: TraceSource, seen: Observations) -> Vector:
+    return first_guess(
+        seen, source.arrival_ns, source.prompt_tokens.astype(np.float64), source.output_tokens.astype(np.float64)
+    )
+
+
+def _free(seen: Observations) -> npt.NDArray[np.bool_]:
+    free = np.ones(len(NAMES), np.bool_)
+    free[-1] = not (np.isnan(seen.ttft) & np.isnan(seen.e2e)).all()
+    return free
+
+
+def _started(
+    loaded: LoadedTrace, known: Known, seen: Observations, expected: Expected, guess: Vector, say: Say | None
+) -> tuple[Vector, list[tuple[str, float]], str | None, int]:
+    """The best of several starts after a few steps each, on the beginning of a long trace; and how many replays that took."""
+    short = len(seen.used) > MANY and int(seen.used[:HEAD].sum()) >= FEWEST
+    source = source_of(loaded, known, HEAD if short else None)
+    part = replace(seen, **{name: getattr(seen, name)[: source.total] for name in ("queue", "ttft", "tpot", "e2e", "used")})
+    replayer, found = Replayer(source, known.policy), []
+    for name, vector in _starts(expected, guess).items():
+        problem = Problem(replayer=replayer, seen=part, expected=expected, free=_free(part))
+        trial = descend(problem, vector, rounds=5)
+        problem.scales = dict.fromkeys(problem.scales, _SAME)
+        found.append((name, problem.judged(trial.vector, trial.run)))
+        if say is not None:
+            say(f"start {name}: loss {found[-1][1].loss:.1f}")
+    best = min(found, key=lambda each: each[1].loss)[1]
+    if short:
+        problem = Problem(replayer=replayer, seen=part, expected=expected, free=_free(part), counting=best.misfit.counting)
+        best = descend(problem, best.vector, rounds=10)
+    return best.vector, [(name, trial.loss) for name, trial in found], best.misfit.counting, replayer.count
+
+
+_SAME = 0.03
+"""The scale of all groups when the ends of different starts are held against each other."""
+
+
+def _starts(expected: Expected, guess: Vector) -> dict[str, Vector]:
+    """Where the search begins: terms that are hard to tell apart are begun on either side."""
+    starts = {"from the observations": guess.copy()}
+    if not np.allclose(expected.centre, guess):
+        starts["from the profile"] = expected.centre.copy()
+    for name, (d, e) in (("more by sequence", (3.0, 0.3)), ("more by KV token", (0.3, 3.0))):
+        vector = guess.copy()
+        vector[4], vector[5] = vector[4] * d, vector[5] * e
+        starts[name] = vector
+    return starts
+
+
+def _first_limits(known: Known, crowd: Crowd | None) -> tuple[Known, list[Limit]]:
+    """The settings to begin with: what was given, and seats where the observations show them."""
+    limits = [Limit(knob=knob, value=getattr(known.policy.scheduler, knob), known="given") for knob in _LIMITS if knob in known.given]
+    sets = []
+    if "max_num_seqs" not in known.given and crowd is not None:
+        if crowd.seats is not None:
+            sets.append(f"max_num_seqs={crowd.seats}")
+            limits.append(Limit(knob="max_num_seqs", value=crowd.seats, known="from the observations",
+                                note=f"{crowd.waits} waited, and got in when {crowd.seats} were served"))  # fmt: skip
+        else:
+            limits.append(Limit(knob="max_num_seqs", value=known.policy.scheduler.max_num_seqs, known="at least",
+                                note=f"{crowd.peak} were served at once; nobody waited for a seat"))  # fmt: skip
+    if "num_gpu_blocks" not in known.given and crowd is not None:
+        blocks = crowd.memory or max(round(1.3 * crowd.peak_blocks), known.policy.scheduler.num_gpu_blocks)
+        sets.append(f"num_gpu_blocks={blocks}")
+    if sets:
+        known = replace(known, policy=apply_set(known.policy, sets, known.profile))
+    return known, limits
+
+
+_LIMITS = ("max_num_seqs", "num_gpu_blocks", "max_num_batched_tokens", "scheduler_reserve_full_isl")
+
+
+def _scanned(scan: Scan, known: Known, crowd: Crowd | None, say: Say | None) -> None:
+    """Limits that were not given, by replay."""
+    if "num_gpu_blocks" not in known.given and crowd is not None:
+        if crowd.memory is not None:
+            scan_blocks(scan, crowd.memory, say)
+        else:
+            scan.limits.append(Limit(knob="num_gpu_blocks", value=scan.problem.replayer.policy.scheduler.num_gpu_blocks,
+                                     known="at least", note=f"{crowd.peak_blocks} were in use; nobody waited for memory"))  # fmt: skip
+    if "max_num_batched_tokens" not in known.given:
+        seats = scan.problem.replayer.policy.scheduler.max_num_seqs
+        scan_values(scan, "max_num_batched_tokens", [each for each in BUDGETS if each >= seats], rounds=3)
+    if "scheduler_reserve_full_isl" not in known.given and crowd is not None and crowd.waits:
+        scan_values(scan, "scheduler_reserve_full_isl", (True, False))

@@ -1,0 +1,124 @@
+"""A replay as a fit needs it: when each iteration began and what it was made of, and through which of them each request lived."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from replay_engine.config import ConfigError
+from replay_engine.policy import Policy
+from replay_engine.profile import Latency, Profile
+from replay_engine.sinks import MemorySink
+from tracekit.errors import UsageError
+
+if TYPE_CHECKING:
+    from tracekit.traces.source import TraceSource
+
+__all__ = ["Replayed", "Replayer"]
+
+Ints = npt.NDArray[np.int64]
+Column = npt.NDArray[np.float64]
+
+
+@dataclass(slots=True, kw_only=True)
+class Replayed:
+    """Columns by iteration (times in ns on the engine clock) and by request of the source.
+
+    ``arrived``, ``queued``, ``scheduled``, ``first``, ``last`` are moments of a request, ns; -1: never. ``queued`` is when an engine
+    that is busy takes it in: the end of the iteration under way when it arrives.
+    """
+
+    start: Ints
+    end: Ints
+    device: Column
+    host: Column
+    tokens: Column
+    qk: Column
+    seqs: Column
+    kv: Column
+    running: Ints
+    waiting: Ints
+    kv_used: Ints
+    preemptions: int
+    arrived: Ints
+    queued: Ints
+    scheduled: Ints
+    first: Ints
+    last: Ints
+    output: Ints
+
+    @property
+    def done(self) -> npt.NDArray[np.bool_]:
+        return self.last >= 0
+
+
+class Replayer:
+    """Replays one source under one policy with whatever coefficients; ``count`` says how often it did."""
+
+    def __init__(self, source: TraceSource, policy: Policy) -> None:
+        if policy.rules.several:
+            raise UsageError("the latencies of several engines: expected the trace and the settings of one (no [fleet], no [pd])")
+        self.source, self.policy = source, policy
+        self.count = 0
+
+    def under(self, policy: Policy) -> Replayer:
+        """The same source under other settings, counting on."""
+        other = Replayer(self.source, policy)
+        other.count = self.count
+        return other
+
+    def run(self, latency: Latency) -> Replayed:
+        """``ConfigError``: the settings do not let this trace through."""
+        from tracekit.door_facts import door_facts
+        from tracekit.replay import Setup
+        from tracekit.simulate import simulate_into
+
+        self.count += 1
+        profile = Profile(name="fit", latency=latency, synthetic=True)
+        sink = MemorySink()
+        setup = Setup(
+            profile=profile, policy=self.policy, slo=None, source=self.source, trace=0, trace_name="fit", lead_in_ns=0, seed=0,
+            events="full", accept_degraded=False, warmup_ns=0, facts=door_facts(self.policy, profile, None, self.source),
+        )  # fmt: skip
+        state, totals, _ = simulate_into(setup, sink)
+        if not state.startswith("finished") and state != "no_progress":
+            raise ConfigError(f"the replay under a trial profile ended early: {state}")
+        return _columns(sink, self.source.total, totals.preemptions)
+
+
+def _columns(sink: MemorySink, total: int, preemptions: int) -> Replayed:
+    rows, ended = sink.table("iterations"), sink.table("outcomes")
+    start = rows["start_ns"].astype(np.int64)
+    end = start + rows["duration_ns"]
+    asked = ended["request"]
+    moments: dict[str, Any] = {}
+    arrived = np.full(total, -1, np.int64)
+    arrived[asked] = ended["arrival_ns"]
+    for name, column in (("scheduled", "queue_ns"), ("first", "ttft_ns"), ("last", "e2e_ns")):
+        values = np.full(total, -1, np.int64)
+        values[asked] = np.where(ended[column] >= 0, ended["arrival_ns"] + ended[column], -1)
+        moments[name] = values
+    output = np.zeros(total, np.int64)
+    output[asked] = ended["output_tokens"]
+    numbers = {
+        name: rows[column].astype(np.float64)
+        for name, column in (
+            ("device", "device_ns"), ("host", "host_ns"), ("tokens", "prefill_tokens"), ("qk", "prefill_qk"),
+            ("seqs", "decode_seqs"), ("kv", "decode_kv_tokens"),
+        )
+    }  # fmt: skip
+    counts = {name: rows[name].astype(np.int64) for name in ("running", "waiting", "kv_used")}
+    found = Replayed(
+        start=start, end=end, arrived=arrived, queued=arrived, output=output, preemptions=preemptions, **numbers, **counts,
+        **moments,
+    )  # fmt: skip
+    return replace(found, queued=_taken_in(found))
+
+
+def _taken_in(found: Replayed) -> Ints:
+    at = np.searchsorted(found.start, found.arrived, side="left") - 1
+    inside = (at >= 0) & (found.arrived < found.end[np.maximum(at, 0)])
+    return np.where(inside, found.end[np.maximum(at, 0)], found.arrived)

@@ -1,0 +1,127 @@
+"""A fit to observed latencies as a profile with the provenance of each number, and in words and tables."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from replay_engine.calibration.outcome import implied
+from replay_engine.profile import Profile
+from tracekit.calibration.observed.errors import Errors, errors_of
+from tracekit.calibration.observed.fit import ObservedFit
+from tracekit.calibration.observed.settings import Known
+from tracekit.calibration.observed.telling import Told
+from tracekit.calibration.observed.terms import UNITS, latency_of
+from tracekit.calibration.sources import ReportTable, SourceReport
+
+__all__ = ["errors_table", "profile_from", "report_of"]
+
+_COUNTED = {
+    "arrival": "all latencies counted from a request's arrival",
+    "server": "TTFT and E2E counted from the arrival, the queue from when the engine took the request in",
+    "engine": "all latencies counted from when the engine took the request in",
+}
+
+
+def profile_from(found: ObservedFit, prior: Profile | None, trace: str) -> Profile:
+    """``ConfigError``: it beats the hardware's peaks (the search stays above them, so that it should not)."""
+    latency = latency_of(found.best.vector, found.problem.expected.host)
+    seen = found.problem.seen
+    clock = seen.clock or "unnamed"
+    by = {told.name: _source(told, prior, trace) for told in found.told}
+    provenance = {"kind": f"fitted to latencies of {seen.known()} requests ({clock} clock)"}
+    provenance |= {"floor_ns": by["floor"], "a_ns": f"floor - b x knee; knee {by['knee']}"}
+    provenance |= {f"{name}_ns": by[name] for name in "bcde"}
+    host = "not told by latencies; " + ("a placeholder" if prior is None else f"taken from profile {prior.name}")
+    provenance |= {"h0_ns": host, "h1_ns": host, "h2_ns": host}
+    peaks = prior is not None and not prior.synthetic
+    return Profile(
+        name=f"{trace}-observed", latency=latency, model=None if prior is None else prior.model,
+        hardware=None if prior is None else prior.hardware, synthetic=not peaks, fit=_fit_table(found), provenance=provenance,
+    )  # fmt: skip
+
+
+def _source(told: Told, prior: Profile | None, trace: str) -> str:
+    if told.verdict in ("identified", "weak"):
+        partner = f", only together with {told.with_term}" if told.with_term else ""
+        return f"{told.verdict} by the latencies of {trace}, {told.low:.4g} to {told.high:.4g}{partner}"
+    whose = "a guess" if prior is None else f"profile {prior.name}"
+    return f"{told.verdict} by the latencies of {trace}: {whose}, {told.low:.4g} to {told.high:.4g}"
+
+
+def _fit_table(found: ObservedFit) -> dict[str, Any]:
+    best, run = found.best, found.best.run
+    table: dict[str, Any] = {
+        "observed_requests": found.problem.seen.known(), "iterations": len(run.start), "replays": found.replays,
+        "counting": best.misfit.counting, "ingress_ns": round(float(best.vector[-1]), 1),
+        "fitted_prefill_tokens": [0.0, float(run.tokens.max())], "fitted_decode_seqs": [0.0, float(run.seqs.max())],
+        "fitted_decode_kv_tokens": [0.0, float(run.kv.max())],
+    }  # fmt: skip
+    for each in _own_errors(found):
+        table[f"{each.metric}_mean_error"] = round(each.mean, 5)
+        table[f"{each.metric}_median_abs_error"] = round(each.each_p50, 5)
+    table["settings"] = {limit.knob: limit.value for limit in found.limits if limit.known != "at least"}
+    return table
+
+
+def _own_errors(found: ObservedFit) -> list[Errors]:
+    best = found.best
+    return errors_of(found.problem.seen, best.run, best.misfit.counting, float(best.vector[-1]))
+
+
+def report_of(found: ObservedFit, known: Known, prior: Profile | None, trace: str) -> SourceReport:
+    """Everything about the fit, for a person and for a program."""
+    profile = profile_from(found, prior, trace)
+    errors = _own_errors(found)
+    tables = [_terms_table(found), _limits_table(found), errors_table(errors, "same run: what it was fitted to, replayed")]
+    lines = [f"{_COUNTED[found.best.misfit.counting]}: the way that leaves the least error", *(f"policy: {n}" for n in known.notes)]
+    if profile.model is not None:
+        lines += [f"implied by {what}: {value}" for what, value in implied(profile.latency, profile.model, profile.hardware)]
+    elif profile.synthetic:
+        lines.append('physics = "off": nobody said which model and card this was; --profile NAME says so')
+    least = min(loss for _, loss in found.starts)
+    lines.append(f"{found.replays} replays from {len(found.starts)} starts, which ended with losses of {_losses(found)}; the least"
+                 f" counts ({least:.1f})")  # fmt: skip
+    document = {
+        "terms": [asdict(told) | {"verdict": told.verdict, "low": told.low, "high": told.high} for told in found.told],
+        "limits": [asdict(limit) for limit in found.limits], "same_run_errors": [asdict(each) for each in errors],
+        "counting": found.best.misfit.counting, "replays": found.replays,
+        "starts": [{"start": name, "loss": loss} for name, loss in found.starts],
+    }  # fmt: skip
+    return SourceReport(kind="latencies", profile=profile, lines=lines, tables=tables, document=document)
+
+
+def _losses(found: ObservedFit) -> str:
+    return ", ".join(f"{loss:.1f} ({name})" for name, loss in found.starts)
+
+
+def _terms_table(found: ObservedFit) -> ReportTable:
+    rows = tuple(
+        (told.name, UNITS[told.name], told.value, told.low, told.high, f"{told.share:.0%}" if told.share else "",
+         told.verdict + (f", with {told.with_term}" if told.with_term else ""))
+        for told in found.told
+    )  # fmt: skip
+    return ReportTable(title="what the latencies tell", head=("term", "unit", "value", "from", "to", "of the time", "verdict"),
+                       rows=rows)  # fmt: skip
+
+
+def _limits_table(found: ObservedFit) -> ReportTable:
+    rows = tuple((limit.knob, str(limit.value), limit.known, limit.note) for limit in found.limits)
+    return ReportTable(title="the settings it holds under", head=("knob", "value", "known", "note"), rows=rows)
+
+
+def errors_table(errors: list[Errors], title: str) -> ReportTable:
+    """Errors in percent."""
+
+    def percent(value: float) -> float | None:
+        return None if np.isnan(value) else round(100 * value, 2)
+
+    rows = tuple(
+        (each.metric, each.n, each.observed_ns / 1e6, *(percent(v) for v in (each.mean, each.p50, each.p90, each.p99)),
+         percent(each.each_p50), percent(each.each_p90))
+        for each in errors
+    )  # fmt: skip
+    head = ("latency", "n", "observed mean ms", "mean %", "P50 %", "P90 %", "P99 %", "each, P50 %", "each, P90 %")
+    return ReportTable(title=title, head=head, rows=rows)

@@ -1,0 +1,90 @@
+"""Limits and switches tried by replay, one at a time, with the coefficients that were found so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from replay_engine.config import ConfigError
+from replay_engine.policy import apply_set
+from replay_engine.profile import Profile
+from tracekit.calibration.observed.limits import Limit
+from tracekit.calibration.observed.search import Problem, Trial, descend
+
+__all__ = ["Scan", "scan_blocks", "scan_values"]
+
+ALIKE = 0.02
+"""Losses this close, as a share, tell nothing."""
+WIDE, NARROW = (0.88, 0.94, 0.97, 1.03, 1.06, 1.12), (0.985, 0.9925, 1.0075, 1.015)
+
+
+@dataclass(slots=True, kw_only=True)
+class Scan:
+    """A problem and the best trial of it so far; ``limits`` what was decided on the way."""
+
+    problem: Problem
+    best: Trial
+    profile: Profile
+    limits: list[Limit]
+
+    def under(self, knob: str, value: object, rounds: int) -> tuple[Problem, Trial] | None:
+        """The same with another value of ``knob``; with ``rounds`` the coefficients may follow. ``None``: it does not go."""
+        try:
+            policy = apply_set(self.problem.replayer.policy, [f"{knob}={str(value).lower()}"], self.profile)
+            problem = replace(self.problem, replayer=self.problem.replayer.under(policy), scales=dict(self.problem.scales))
+            trial = problem.trial(self.best.vector)
+            if rounds:
+                trial = min(trial, follow(problem, trial, rounds), key=lambda each: each.loss)
+        except ConfigError:
+            return None
+        self.problem.replayer.count = max(self.problem.replayer.count, problem.replayer.count)
+        return problem, trial
+
+
+def follow(problem: Problem, trial: Trial, rounds: int) -> Trial:
+    """A few steps under new settings, judged by the old scales, so that losses can be compared."""
+    scales, counting = dict(problem.scales), problem.counting
+    found = descend(problem, trial.vector, rounds=rounds)
+    problem.scales, problem.counting = scales, counting
+    return problem.judged(found.vector, found.run)
+
+
+def scan_blocks(scan: Scan, start: int, told: Callable[[str], None] | None = None) -> None:
+    """The number of KV blocks, from about ``start``."""
+    knob = "num_gpu_blocks"
+    centre = start
+    for factors in (WIDE, NARROW):
+        tried: dict[int, tuple[Problem, Trial]] = {}
+        for factor in (1.0, *factors):
+            found = scan.under(knob, max(round(centre * factor), 2), 0)
+            if found is not None:
+                tried[round(centre * factor)] = found
+        if not tried:
+            return
+        centre = min(tried, key=lambda value: tried[value][1].loss)
+        scan.problem, scan.best = tried[centre]
+        if told is not None:
+            told(f"{knob} = {centre}")
+    scan.best = min(scan.best, follow(scan.problem, scan.best, 4), key=lambda each: each.loss)
+    scan.limits.append(Limit(knob=knob, value=centre, known="by replay", note="those that leave the least error"))
+
+
+def scan_values(scan: Scan, knob: str, values: Sequence[object], rounds: int = 0) -> None:
+    """Each of ``values`` (the present one among them or not); kept unless another leaves clearly less."""
+    present = getattr(scan.problem.replayer.policy.scheduler, knob)
+    losses, chosen = {present: scan.best.loss}, (scan.problem, scan.best)
+    for value in values:
+        found = None if value == present else scan.under(knob, value, rounds)
+        if found is not None:
+            losses[value] = found[1].loss
+            if found[1].loss < chosen[1].loss:
+                chosen = found
+    best = min(losses, key=lambda value: losses[value])
+    if best != present and losses[best] < losses[present] * (1 - ALIKE):
+        scan.problem, scan.best = chosen
+    else:
+        best = present
+    alike = [value for value, loss in losses.items() if value != best and loss <= losses[best] * (1 + ALIKE)]
+    others = ", ".join(str(value) for value in alike)
+    words = f"{others} would fit as well: nothing here tells them apart" if alike else "the others leave more error"
+    scan.limits.append(Limit(knob=knob, value=best, known="alike" if alike else "by replay", note=words))

@@ -1,0 +1,32 @@
+"""``tracekit calibrate TRACE``: the source "latencies observed in a trace"."""
+
+from __future__ import annotations
+
+from replay_engine.profile import load_profile
+from tracekit.calibration.observed.fit import fit_observed
+from tracekit.calibration.observed.report import report_of
+from tracekit.calibration.observed.settings import known_settings
+from tracekit.calibration.sources import SourceReport, SourceRequest
+from tracekit.traces.load import read_trace
+
+__all__ = ["calibrate_latencies"]
+
+
+def calibrate_latencies(request: SourceRequest) -> SourceReport:
+    """Fit the trace in the file ``request.source``. ``InputError``: it cannot be read, or has no latencies; ``UsageError``,
+    ``ConfigError``: settings or profile."""
+    prior = None if request.prior is None else load_profile(request.prior)
+    known = known_settings(request.policy, request.sets, prior)
+    loaded = read_trace(request.source)
+    steps = 0
+
+    def say(note: str) -> None:
+        nonlocal steps
+        steps += 1
+        if request.progress is not None:
+            request.progress(steps, 0, note)
+
+    found = fit_observed(loaded, known, prior, say=say)
+    report = report_of(found, known, prior, loaded.report.name)
+    report.lines = [*(f"trace: {warning}" for warning in loaded.report.warnings), *report.lines]
+    return report

@@ -1,0 +1,113 @@
+"""What the observations can tell of each term, and what they cannot.
+
+Errors of requests that were served together are not independent, so their spread is taken over blocks of consecutive arrivals.
+A term that the observations do not move stays where it was expected, with the spread it was expected with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracekit.calibration.observed.search import Problem, Trial
+from tracekit.calibration.observed.terms import NAMES
+
+__all__ = ["Told", "telling"]
+
+BLOCKS = 20
+CLEAR, HAZY = 0.06, 0.6
+"""A relative error up to which a term counts as identified; the share of its expected spread from which it counts as not."""
+BOUND_UP = 0.9
+"""A correlation beyond which two terms can only be told together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """``spread``: standard deviation of the logarithm; ``expected``: before anything was observed. ``with_term``: the term that it
+    can only be told together with, if any. ``share`` of the time of all iterations that it causes."""
+
+    name: str
+    value: float
+    spread: float
+    expected: float
+    with_term: str | None
+    share: float
+    on_bound: bool
+
+    @property
+    def verdict(self) -> str:
+        """``identified``, ``weak`` or ``not identified``."""
+        if self.on_bound:
+            return "on its physical bound"
+        if self.spread <= CLEAR:
+            return "identified"
+        return "not identified" if self.spread >= HAZY * self.expected else "weak"
+
+    @property
+    def low(self) -> float:
+        return self.value * float(np.exp(-2 * self.spread))
+
+    @property
+    def high(self) -> float:
+        return self.value * float(np.exp(2 * self.spread))
+
+
+def telling(problem: Problem, at: Trial) -> list[Told]:
+    """One entry a term, in the order of ``NAMES``."""
+    free = np.flatnonzero(problem.free)
+    slope, weight = at.misfit.slope[:, free], at.misfit.weight
+    pull = 1 / problem.expected.spread[free] ** 2
+    normal = slope.T @ (slope * weight[:, None]) + np.diag(pull)
+    inverse = np.linalg.inv(normal)
+    covariance = inverse @ (_scatter(at, free) + np.diag(pull)) @ inverse
+    spread = np.sqrt(np.diag(covariance))
+    correlation = covariance / np.outer(spread, spread)
+    np.fill_diagonal(correlation, 0.0)
+    shares = _shares(at)
+    found = []
+    for index, name in enumerate(NAMES):
+        where = np.flatnonzero(free == index)
+        if not len(where):
+            found.append(_held(problem, at, index, shares[index]))
+            continue
+        own = int(where[0])
+        most = int(np.abs(correlation[own]).argmax())
+        partner = NAMES[free[most]] if abs(correlation[own, most]) > BOUND_UP else None
+        found.append(
+            Told(
+                name=name, value=float(at.vector[index]), spread=min(float(spread[own]), float(problem.expected.spread[index])),
+                expected=float(problem.expected.spread[index]), with_term=partner, share=shares[index],
+                on_bound=bool(at.vector[index] <= problem.expected.least[index] * (1 + 1e-6)),
+            )
+        )  # fmt: skip
+    return found
+
+
+def _held(problem: Problem, at: Trial, index: int, share: float) -> Told:
+    spread = float(problem.expected.spread[index])
+    return Told(name=NAMES[index], value=float(at.vector[index]), spread=spread, expected=spread, with_term=None, share=share,
+                on_bound=False)  # fmt: skip
+
+
+def _scatter(at: Trial, free: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """The covariance of the slope of the loss: sums within blocks of consecutive requests, between which errors are independent."""
+    score = at.misfit.slope[:, free] * (at.misfit.weight * at.misfit.residual)[:, None]
+    own, place = np.unique(at.misfit.request, return_inverse=True)
+    block = place * BLOCKS // max(len(own), 1)
+    sums = np.zeros((BLOCKS, len(free)))
+    np.add.at(sums, block, score)
+    sums -= sums.mean(axis=0)
+    found: npt.NDArray[np.float64] = sums.T @ sums * (BLOCKS / (BLOCKS - 1))
+    return found
+
+
+def _shares(at: Trial) -> list[float]:
+    """Of the device's time over the whole replay."""
+    run, (floor, knee, b, c, d, e) = at.run, (float(x) for x in at.vector[:6])
+    total = max(float(run.device.sum()), 1.0)
+    computed = int(((run.tokens > 0) | (run.seqs > 0)).sum())
+    beyond = float(np.maximum(run.tokens - knee, 0).sum())
+    parts = (floor * computed, 0.0, b * beyond, c * float(run.qk.sum()), d * float(run.seqs.sum()), e * float(run.kv.sum()), 0.0)
+    return [part / total for part in parts]
