@@ -17,7 +17,7 @@ from replay_engine.simulator import SimExecutor
 from replay_engine.sinks import NullSink
 from replay_engine.totals import RunTotals
 from replay_engine.types import EventSink, RequestSource
-from tracekit.simulate import _quiet_gc
+from tracekit.simulate import quiet_gc
 from tracekit.store import SpoolSink
 from tracekit.store.spool import remove_spool
 
@@ -56,7 +56,7 @@ def replay_into(
     mode: EventMode = "full",
 ) -> Timed:
     """Replay with the rows of ``mode`` going into ``sink``. A replay that does not finish is an error."""
-    with _quiet_gc():
+    with quiet_gc():
         began = time.process_time()
         executor = SimExecutor(latency, asynchronous=config.async_scheduling)
         run = Replay(source, config, executor, sink, mode=mode, rules=rules, kv_block_bytes=block_bytes)

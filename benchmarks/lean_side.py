@@ -15,7 +15,7 @@ from replay_engine.profile import Latency
 from replay_engine.simulator import SimExecutor
 from replay_engine.sinks import MemorySink
 from replay_engine.types import RequestSource
-from tracekit.simulate import _quiet_gc
+from tracekit.simulate import quiet_gc
 
 __all__ = ["LeanRun", "check_equal", "lean_latency", "run_lean"]
 
@@ -62,7 +62,7 @@ def run_lean(arrival_ns: Ints, prompt: Ints, output: Ints, config: SchedulerConf
     if config.enable_prefix_caching or config.async_scheduling or config.policy != "fcfs":
         raise ValueError("the lean walk has no prefix cache, no asynchronous scheduling and one order")
     arrivals, prompts, outputs = arrival_ns.tolist(), prompt.tolist(), output.tolist()
-    with _quiet_gc():
+    with quiet_gc():
         began = time.process_time()
         first, end, iterations = lean_replay(
             arrivals, prompts, outputs, budget=config.token_budget, max_seqs=config.seat_limit, blocks=config.usable_blocks,

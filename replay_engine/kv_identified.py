@@ -20,8 +20,8 @@ class IdentifiedPool:
     """Blocks ``1..usable_blocks``; ``seq.blocks`` is the block table. ``keys`` beyond those bound are private to a sequence."""
 
     __slots__ = (
-        "_blank", "_caching", "_dups", "_first", "_found", "_key_of", "_lag", "_lru", "_private", "_shared", "_size", "_split", "_stack",
-        "changes", "evicted", "free",
+        "_blank", "_caching", "_dups", "_first", "_found", "_key_of", "_lag", "_lru", "_private", "_shared", "_size", "_split",
+        "_stack", "changes", "evicted", "free",
     )  # fmt: skip
 
     def __init__(self, usable_blocks: int, block_size: int, lag: int, *, caching: bool, split_free_list: bool = True) -> None:

@@ -137,8 +137,8 @@ class Profile:
 
 
 def prompt_flops(model: ModelFacts) -> float:
-    """Floating-point operations that a prompt token needs at least: the layers' matrices. The embedding is looked up, and only the
-    last token needs logits."""
+    """Floating-point operations that a prompt token needs at least: the layers' matrices. The embedding is looked up, and only
+    the last token needs logits."""
     attention = 2 * model.hidden_size**2 + 2 * model.hidden_size * model.kv_heads * model.head_dim
     layers = model.layers * (attention + 3 * model.hidden_size * model.intermediate_size)
     return 2.0 * min(layers, model.parameters)

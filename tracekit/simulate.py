@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tracekit.record import RunRecord
     from tracekit.replay import Setup
 
-__all__ = ["Watcher", "block_bytes", "simulate", "simulate_into", "smaller_first"]
+__all__ = ["Watcher", "block_bytes", "quiet_gc", "simulate", "simulate_into", "smaller_first"]
 
 DEFAULT_KV_BYTES = 131072
 """KV bytes of a token where the profile has no model: those of an 8B model with grouped-query attention."""
@@ -84,7 +84,7 @@ def simulate_into(
         return _fleet(setup, rules, sink, options)
     executor, pool, sink = executor_for(setup, rules, sink)
     run = Replay(setup.source, setup.policy.scheduler, executor, sink, pool=pool, **options)
-    with _quiet_gc():
+    with quiet_gc():
         ended = run.run()
     return ended if run.failure is None else str(run.failure), run.totals, [run.totals]
 
@@ -94,7 +94,7 @@ def _fleet(setup: Setup, rules: Rules, sink: EventSink, options: dict[str, Any])
     engines = engines_for(setup, rules, [config] * fleet.replicas)
     router = make_router(fleet.router, fleet.replicas, seed=setup.seed, blocks=config.usable_blocks)
     run = FleetReplay(setup.source, config, engines.executors, router, sink, faults=fleet.faults(), own=engines.own, **options)
-    with _quiet_gc():
+    with quiet_gc():
         ended = run.run()
     return ended if run.failure is None else str(run.failure), run.totals, run.totals_by_replica
 
@@ -111,7 +111,7 @@ def _pools(setup: Setup, rules: Rules, sink: EventSink, options: dict[str, Any])
         setup.source, configs, engines.executors, sink, faults=pd.faults(), seed=setup.seed + pd.seed, own=engines.own,
         connector=engines.connector, **options,
     )  # fmt: skip
-    with _quiet_gc():
+    with quiet_gc():
         ended = run.run()
     return ended if run.failure is None else str(run.failure), run.totals, run.totals_by_replica
 
@@ -133,9 +133,9 @@ def block_bytes(setup: Setup) -> int:
 
 
 @contextmanager
-def _quiet_gc() -> Iterator[None]:
-    """No cycle collection while the loop runs: it makes no cycles, and looking for them costs up to a third of the time. Whoever
-    has it off already is left alone: many short replays in a row pay for the look before each."""
+def quiet_gc() -> Iterator[None]:
+    """No cycle collection while the loop runs: it makes no cycles, and looking for them costs up to a third of the time. Around
+    many short replays it spares each of them the collection before."""
     if not gc.isenabled():
         yield
         return

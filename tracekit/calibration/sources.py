@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from replay_engine.profile import Profile
-from tracekit.errors import UsageError, shown
+from tracekit.errors import InputError, UsageError, shown
 
 __all__ = ["KINDS", "Kind", "ReportTable", "SourceReport", "SourceRequest", "calibrate_source", "find_kind", "write_profile"]
 
@@ -115,6 +115,11 @@ KINDS: dict[str, Kind] = {
         reads="tracekit.calibration.on_paper:calibrate_on_paper",
         options=frozenset({"hardware", "tensor_parallel", "dtype", "kv_dtype"}),
     ),
+    "latencies": Kind(
+        what="a trace with observed latencies",
+        reads="tracekit.calibration.observed.source:calibrate_latencies",
+        options=frozenset({"sets", "policy", "prior"}),
+    ),
 }
 ALWAYS = frozenset({"source", "db", "seed", "progress"})
 OPTIONS = {
@@ -154,6 +159,8 @@ def find_kind(request: SourceRequest) -> str:
         for name, marks in _MARKS.items():
             if all(mark in start + middle for mark in marks):
                 return name
+        if _is_trace(path):
+            return "latencies"
     if (path / "config.json").is_file():
         return "roofline"
     if path.exists():
@@ -167,6 +174,18 @@ _MARKS = {
     "roofline": (b'"num_hidden_layers"', b'"hidden_size"'),
 }  # fmt: skip
 """What the start or the middle of a file of each kind contains."""
+
+
+def _is_trace(path: Path) -> bool:
+    from tracekit.traces.formats import detect
+    from tracekit.traces.inputs import open_sources
+
+    try:
+        with open_sources(str(path)) as sources:
+            detect(sources[0], mapped=False)
+    except InputError:
+        return False
+    return True
 
 
 def _middle(file: BinaryIO, size: int) -> bytes:

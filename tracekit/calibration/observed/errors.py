@@ -18,8 +18,8 @@ PERCENTS = (50, 90, 99)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
-    """Relative errors (0.01 is 1 % too much) of one latency over ``n`` requests; ``each_p50`` and ``each_p90`` are of their absolute
-    values request by request. ``observed_ns``: the mean."""
+    """Relative errors (0.01 is 1 % too much) of one latency over ``n`` requests; ``each_p50`` and ``each_p90`` are of their
+    absolute values request by request. ``observed_ns``: the mean."""
 
     metric: str
     n: int

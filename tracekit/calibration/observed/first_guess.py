@@ -3,7 +3,7 @@
 Between its first and its last token a request lives through one iteration a token, and who else was being served meanwhile is
 known from the others' observed times: their tokens per second add up to what those iterations had to do. So the time between
 the two is linear in the coefficients, one equation a request. Tokens are taken to come evenly between a request's first and last,
-which is what makes it a guess.
+which is what makes it a guess; of requests that a fit may not look at nothing is known here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from replay_engine.calibration.nonnegative import robust
 from tracekit.calibration.observed.observations import Observations
 from tracekit.calibration.observed.terms import INGRESS_NS, KNEE, Vector
 
-__all__ = ["first_guess"]
+__all__ = ["between", "first_guess"]
 
 Column = npt.NDArray[np.float64]
 FEWEST = 8
@@ -34,13 +34,13 @@ def first_guess(seen: Observations, arrival: npt.NDArray[np.int64], prompt: Colu
     last = arrival + seen.e2e
     begin = np.where(np.isnan(seen.queue), first - np.minimum(seen.ttft, prompt * FALLBACK[2]), arrival + seen.queue)
     begin = np.minimum(begin, first - 1.0)
-    known = ~np.isnan(first) & ~np.isnan(last)
+    known = seen.used & ~np.isnan(first) & ~np.isnan(last)
     rate = np.where(known & (last > first), (output - 1) / np.maximum(last - first, 1.0), 0.0)
     filling = np.where(known, prompt / np.maximum(first - begin, 1.0), 0.0)
-    tokens = _between(begin, first, filling, first[served], last[served])
-    seqs = _between(first, last, rate, first[served], last[served])
+    tokens = between(begin, first, filling, first[served], last[served])
+    seqs = between(first, last, rate, first[served], last[served])
     context = prompt + output / 2
-    kv = _between(first, last, rate * context, first[served], last[served])
+    kv = between(first, last, rate * context, first[served], last[served])
     columns = np.stack((output[served] - 1, tokens, seqs, kv), axis=1)
     target = (last - first)[served]
     found, _ = robust(columns, target, np.ones(len(target)))
@@ -62,7 +62,7 @@ def _prefill_rate(seen: Observations, prompt: Column) -> float:
     return float(np.quantile(spent[chosen] / prompt[chosen], 0.2)) if chosen.any() else float(FALLBACK[2])
 
 
-def _between(begin: Column, end: Column, rate: Column, low: Column, high: Column) -> Column:
+def between(begin: Column, end: Column, rate: Column, low: Column, high: Column) -> Column:
     """The integral from ``low`` to ``high`` of the sum of ``rate`` (a ns) over all that are under way."""
     use = (rate > 0) & ~np.isnan(begin) & ~np.isnan(end)
     moments = np.concatenate((begin[use], end[use]))

@@ -15,7 +15,7 @@ from tracekit.calibration.observed.first_guess import first_guess
 from tracekit.calibration.observed.limits import Crowd, Limit, crowd_of
 from tracekit.calibration.observed.observations import Observations
 from tracekit.calibration.observed.replays import Replayer
-from tracekit.calibration.observed.scan import Scan, scan_blocks, scan_values
+from tracekit.calibration.observed.scan import Scan, scan_near, scan_values
 from tracekit.calibration.observed.search import Problem, Trial, descend, refine
 from tracekit.calibration.observed.settings import Known
 from tracekit.calibration.observed.shared_prefix import begin_alike
@@ -65,6 +65,15 @@ def fit_observed(
 
     ``InputError``: too few requests with latencies. ``ConfigError``: the settings do not let the trace through.
     """
+    from tracekit.simulate import quiet_gc
+
+    with quiet_gc():
+        return _fit(loaded, known, prior, used, say)
+
+
+def _fit(
+    loaded: LoadedTrace, known: Known, prior: Profile | None, used: npt.NDArray[np.bool_] | None, say: Say | None
+) -> ObservedFit:
     clock = loaded.report.obs_clock
     source = source_of(loaded, known)
     seen = Observations.of(source, used, clock)
@@ -80,23 +89,24 @@ def fit_observed(
     start, starts, counting, spent = _started(loaded, known, seen, expected, guess, say)
     problem = Problem(replayer=Replayer(source, known.policy), seen=seen, expected=expected, free=_free(seen), counting=counting)
     problem.replayer.count = spent
-    best = descend(problem, start, rounds=10, told=say)
+    best = descend(problem, start, rounds=4 if _short(seen) else 20, near=0 if _short(seen) else 8, told=say)
     scan = Scan(problem=problem, best=best, profile=known.profile, limits=limits)
     _scanned(scan, known, crowd, say)
     problem, best = scan.problem, scan.best
     if len(best.run.start) <= LONG:
         best = problem.rescaled(refine(problem, best, rounds=2, told=say))
-    else:
-        best = descend(problem, best.vector, rounds=4, told=say)
     return ObservedFit(
         problem=problem, best=best, told=telling(problem, best), limits=limits, starts=starts, replays=problem.replayer.count
     )
 
 
+def _short(seen: Observations) -> bool:
+    """Whether the beginning of the trace is enough for the first steps."""
+    return len(seen.used) > MANY and int(seen.used[:HEAD].sum()) >= FEWEST
+
+
 def _guess(source: TraceSource, seen: Observations) -> Vector:
-    return first_guess(
-        seen, source.arrival_ns, source.prompt_tokens.astype(np.float64), source.output_tokens.astype(np.float64)
-    )
+    return first_guess(seen, source.arrival_ns, source.prompt_tokens.astype(np.float64), source.output_tokens.astype(np.float64))
 
 
 def _free(seen: Observations) -> npt.NDArray[np.bool_]:
@@ -109,13 +119,13 @@ def _started(
     loaded: LoadedTrace, known: Known, seen: Observations, expected: Expected, guess: Vector, say: Say | None
 ) -> tuple[Vector, list[tuple[str, float]], str | None, int]:
     """The best of several starts after a few steps each, on the beginning of a long trace; and how many replays that took."""
-    short = len(seen.used) > MANY and int(seen.used[:HEAD].sum()) >= FEWEST
+    short = _short(seen)
     source = source_of(loaded, known, HEAD if short else None)
     part = replace(seen, **{name: getattr(seen, name)[: source.total] for name in ("queue", "ttft", "tpot", "e2e", "used")})
     replayer, found = Replayer(source, known.policy), []
     for name, vector in _starts(expected, guess).items():
         problem = Problem(replayer=replayer, seen=part, expected=expected, free=_free(part))
-        trial = descend(problem, vector, rounds=5)
+        trial = descend(problem, vector, rounds=5, near=5)
         problem.scales = dict.fromkeys(problem.scales, _SAME)
         found.append((name, problem.judged(trial.vector, trial.run)))
         if say is not None:
@@ -123,7 +133,7 @@ def _started(
     best = min(found, key=lambda each: each[1].loss)[1]
     if short:
         problem = Problem(replayer=replayer, seen=part, expected=expected, free=_free(part), counting=best.misfit.counting)
-        best = descend(problem, best.vector, rounds=10)
+        best = descend(problem, best.vector, rounds=20, near=8)
     return best.vector, [(name, trial.loss) for name, trial in found], best.misfit.counting, replayer.count
 
 
@@ -145,13 +155,12 @@ def _starts(expected: Expected, guess: Vector) -> dict[str, Vector]:
 
 def _first_limits(known: Known, crowd: Crowd | None) -> tuple[Known, list[Limit]]:
     """The settings to begin with: what was given, and seats where the observations show them."""
-    limits = [Limit(knob=knob, value=getattr(known.policy.scheduler, knob), known="given") for knob in _LIMITS if knob in known.given]
+    said = [knob for knob in _LIMITS if knob in known.given]
+    limits = [Limit(knob=knob, value=getattr(known.policy.scheduler, knob), known="given") for knob in said]
     sets = []
     if "max_num_seqs" not in known.given and crowd is not None:
         if crowd.seats is not None:
             sets.append(f"max_num_seqs={crowd.seats}")
-            limits.append(Limit(knob="max_num_seqs", value=crowd.seats, known="from the observations",
-                                note=f"{crowd.waits} waited, and got in when {crowd.seats} were served"))  # fmt: skip
         else:
             limits.append(Limit(knob="max_num_seqs", value=known.policy.scheduler.max_num_seqs, known="at least",
                                 note=f"{crowd.peak} were served at once; nobody waited for a seat"))  # fmt: skip
@@ -168,12 +177,16 @@ _LIMITS = ("max_num_seqs", "num_gpu_blocks", "max_num_batched_tokens", "schedule
 
 def _scanned(scan: Scan, known: Known, crowd: Crowd | None, say: Say | None) -> None:
     """Limits that were not given, by replay."""
+    if "max_num_seqs" not in known.given and crowd is not None and crowd.seats is not None:
+        note = f"{crowd.waits} waited, and got in when about {crowd.seats} were served"
+        scan_near(scan, "max_num_seqs", crowd.seats, note, say)
     if "num_gpu_blocks" not in known.given and crowd is not None:
         if crowd.memory is not None:
-            scan_blocks(scan, crowd.memory, say)
+            scan_near(scan, "num_gpu_blocks", crowd.memory, f"{crowd.waits} waited while the number served varied", say)
         else:
-            scan.limits.append(Limit(knob="num_gpu_blocks", value=scan.problem.replayer.policy.scheduler.num_gpu_blocks,
-                                     known="at least", note=f"{crowd.peak_blocks} were in use; nobody waited for memory"))  # fmt: skip
+            blocks = scan.problem.replayer.policy.scheduler.num_gpu_blocks
+            note = f"{crowd.peak_blocks} were in use; nobody waited for memory"
+            scan.limits.append(Limit(knob="num_gpu_blocks", value=blocks, known="at least", note=note))
     if "max_num_batched_tokens" not in known.given:
         seats = scan.problem.replayer.policy.scheduler.max_num_seqs
         scan_values(scan, "max_num_batched_tokens", [each for each in BUDGETS if each >= seats], rounds=3)

@@ -1,8 +1,8 @@
 """The limits that bound an observed engine: read from who was running while others waited, then tried by replay.
 
 A limit that never held anybody up shows in nothing: then only what it was not below is known. Of switches and of the token budget
-each value is tried with the coefficients found so far; values that leave about the same error are said to fit alike, and the default
-stays.
+each value is tried with the coefficients found so far; values that leave about the same error are said to fit alike, and the
+default stays.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ __all__ = ["Crowd", "Limit", "crowd_of"]
 Column = npt.NDArray[np.float64]
 HELD_UP_NS = 100e6
 """A wait in the queue beyond a few iterations: something was lacking."""
-PLATEAU = 0.5
+PLATEAU = 0.05
+"""How much the number of those served may vary, as a share, to be called the same."""
 FEW = 5
 LOOKS = 3000
 """Moments that are looked at, at most twice as many; evenly over the requests."""
@@ -31,7 +32,7 @@ LOOKS = 3000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """A knob, what was made of it and how it is known: ``given``, ``from the observations``, ``by replay``, ``at least``, ``alike``."""
+    """A knob, what was made of it, and how it is known: ``given``, ``by replay``, ``at least`` or ``alike`` with others."""
 
     knob: str
     value: object
@@ -52,10 +53,11 @@ class Crowd:
 
     @property
     def seats(self) -> int | None:
-        """The number of seats, where most who waited got in when the same, largest number was running."""
+        """About how many seats there are, where those who waited got in when about the same number was being served."""
         if self.waits < FEW:
             return None
-        return self.peak if float((self.running >= self.peak - 1).mean()) >= PLATEAU else None
+        low, middle, high = np.quantile(self.running, (0.1, 0.5, 0.9))
+        return round(float(middle)) if high - low <= max(PLATEAU * middle, 3) else None
 
     @property
     def memory(self) -> int | None:

@@ -12,7 +12,7 @@ from tracekit.calibration.observed.replays import Replayed
 from tracekit.calibration.observed.sensitivity import sensitivities
 from tracekit.calibration.observed.terms import NAMES, Vector
 
-__all__ = ["Misfit", "Scales", "misfit", "scales_of"]
+__all__ = ["COARSEST", "Misfit", "Scales", "misfit", "scales_of"]
 
 Column = npt.NDArray[np.float64]
 Scales = dict[str, float]

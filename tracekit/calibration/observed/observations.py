@@ -1,8 +1,8 @@
 """Latencies as somebody observed them, and how far a replay is from them.
 
 Three ways of counting occur, and a trace does not say which is its own: everything from the request's arrival (``arrival``); TTFT
-and E2E from the arrival but the wait in the queue from when the engine took the request in (``server``: vLLM's traces); everything
-from when the engine took it in (``engine``: vLLM's own moments). The one that leaves the smallest error is taken, and said.
+and E2E from the arrival but the wait in the queue from when the engine took the request in (``server``: vLLM's traces);
+everything from when the engine took it in (``engine``: vLLM's own moments). Whichever leaves the least error is taken, and said.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ Column = npt.NDArray[np.float64]
 class Replayed:
     """Columns by iteration (times in ns on the engine clock) and by request of the source.
 
-    ``arrived``, ``queued``, ``scheduled``, ``first``, ``last`` are moments of a request, ns; -1: never. ``queued`` is when an engine
-    that is busy takes it in: the end of the iteration under way when it arrives.
+    ``arrived``, ``queued``, ``scheduled``, ``first``, ``last`` are moments of a request, ns; -1: never. ``queued`` is when an
+    engine that is busy takes it in: the end of the iteration under way when it arrives.
     """
 
     start: Ints
@@ -103,16 +103,16 @@ def _columns(sink: MemorySink, total: int, preemptions: int) -> Replayed:
         moments[name] = values
     output = np.zeros(total, np.int64)
     output[asked] = ended["output_tokens"]
-    numbers = {
+    numbers: dict[str, Any] = {
         name: rows[column].astype(np.float64)
         for name, column in (
             ("device", "device_ns"), ("host", "host_ns"), ("tokens", "prefill_tokens"), ("qk", "prefill_qk"),
             ("seqs", "decode_seqs"), ("kv", "decode_kv_tokens"),
         )
     }  # fmt: skip
-    counts = {name: rows[name].astype(np.int64) for name in ("running", "waiting", "kv_used")}
+    numbers |= {name: rows[name].astype(np.int64) for name in ("running", "waiting", "kv_used")}
     found = Replayed(
-        start=start, end=end, arrived=arrived, queued=arrived, output=output, preemptions=preemptions, **numbers, **counts,
+        start=start, end=end, arrived=arrived, queued=arrived, output=output, preemptions=preemptions, **numbers,
         **moments,
     )  # fmt: skip
     return replace(found, queued=_taken_in(found))

@@ -76,14 +76,13 @@ def report_of(found: ObservedFit, known: Known, prior: Profile | None, trace: st
     profile = profile_from(found, prior, trace)
     errors = _own_errors(found)
     tables = [_terms_table(found), _limits_table(found), errors_table(errors, "same run: what it was fitted to, replayed")]
-    lines = [f"{_COUNTED[found.best.misfit.counting]}: the way that leaves the least error", *(f"policy: {n}" for n in known.notes)]
+    lines = [f"{_COUNTED[found.best.misfit.counting]}: the way that leaves the least error"]
+    lines += [f"policy: {note}" for note in known.notes]
     if profile.model is not None:
         lines += [f"implied by {what}: {value}" for what, value in implied(profile.latency, profile.model, profile.hardware)]
     elif profile.synthetic:
         lines.append('physics = "off": nobody said which model and card this was; --profile NAME says so')
-    least = min(loss for _, loss in found.starts)
-    lines.append(f"{found.replays} replays from {len(found.starts)} starts, which ended with losses of {_losses(found)}; the least"
-                 f" counts ({least:.1f})")  # fmt: skip
+    lines.append(f"{found.replays} replays; losses after the first steps, by where they began: {_losses(found)}")
     document = {
         "terms": [asdict(told) | {"verdict": told.verdict, "low": told.low, "high": told.high} for told in found.told],
         "limits": [asdict(limit) for limit in found.limits], "same_run_errors": [asdict(each) for each in errors],

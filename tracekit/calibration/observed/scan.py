@@ -11,11 +11,13 @@ from replay_engine.profile import Profile
 from tracekit.calibration.observed.limits import Limit
 from tracekit.calibration.observed.search import Problem, Trial, descend
 
-__all__ = ["Scan", "scan_blocks", "scan_values"]
+__all__ = ["Scan", "scan_near", "scan_values"]
 
 ALIKE = 0.02
 """Losses this close, as a share, tell nothing."""
-WIDE, NARROW = (0.88, 0.94, 0.97, 1.03, 1.06, 1.12), (0.985, 0.9925, 1.0075, 1.015)
+NEARBY = {"num_gpu_blocks": ((0.88, 0.94, 0.97, 1.03, 1.06, 1.12), (0.985, 0.9925, 1.0075, 1.015)),
+          "max_num_seqs": ((0.94, 0.97, 0.985, 1.015, 1.03, 1.06), ())}  # fmt: skip
+"""Shares of the first guess that are tried, then of the best of those."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,16 +51,15 @@ def follow(problem: Problem, trial: Trial, rounds: int) -> Trial:
     return problem.judged(found.vector, found.run)
 
 
-def scan_blocks(scan: Scan, start: int, told: Callable[[str], None] | None = None) -> None:
-    """The number of KV blocks, from about ``start``."""
-    knob = "num_gpu_blocks"
+def scan_near(scan: Scan, knob: str, start: int, note: str, told: Callable[[str], None] | None = None) -> None:
+    """A count, from about ``start``."""
     centre = start
-    for factors in (WIDE, NARROW):
+    for factors in NEARBY[knob]:
         tried: dict[int, tuple[Problem, Trial]] = {}
-        for factor in (1.0, *factors):
-            found = scan.under(knob, max(round(centre * factor), 2), 0)
+        for value in _counts(knob, centre, factors):
+            found = scan.under(knob, value, 0)
             if found is not None:
-                tried[round(centre * factor)] = found
+                tried[value] = found
         if not tried:
             return
         centre = min(tried, key=lambda value: tried[value][1].loss)
@@ -66,7 +67,15 @@ def scan_blocks(scan: Scan, start: int, told: Callable[[str], None] | None = Non
         if told is not None:
             told(f"{knob} = {centre}")
     scan.best = min(scan.best, follow(scan.problem, scan.best, 4), key=lambda each: each.loss)
-    scan.limits.append(Limit(knob=knob, value=centre, known="by replay", note="those that leave the least error"))
+    scan.limits.append(Limit(knob=knob, value=centre, known="by replay", note=note))
+
+
+def _counts(knob: str, centre: int, factors: Sequence[float]) -> list[int]:
+    """Values around ``centre``; of seats also the nearest powers of two and multiples of 8, which people prefer."""
+    values = {max(round(centre * factor), 2) for factor in (1.0, *factors)}
+    if knob == "max_num_seqs":
+        values |= {max(8 * round(centre / 8), 2), *(n for n in (1 << k for k in range(1, 15)) if 0.9 < n / centre < 1.1)}
+    return sorted(values)
 
 
 def scan_values(scan: Scan, knob: str, values: Sequence[object], rounds: int = 0) -> None:

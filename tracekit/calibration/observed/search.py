@@ -1,8 +1,8 @@
 """The search for the coefficients: steps of least squares on the schedule as it is, then on what replays say of it.
 
-A first guess is improved by Gauss-Newton steps whose slopes take the schedule for given, a replay a step. Near the end the slopes
-are taken from pairs of replays, which also see the schedule move: near saturation a step of 1 % in an iteration's time is several in
-the time to first token, through the queue.
+A first guess is improved by Gauss-Newton steps whose slopes take the schedule for given, a replay a step. Near the end the
+slopes are taken from pairs of replays, which also see the schedule move: near saturation a step of 1 % in an iteration's time is
+several in the time to first token, through the queue.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.calibration.observed.misfit import Misfit, Scales, misfit, scales_of
+from tracekit.calibration.observed.misfit import COARSEST, Misfit, Scales, misfit, scales_of
 from tracekit.calibration.observed.observations import COUNTING, Observations
 from tracekit.calibration.observed.replays import Replayed, Replayer
 from tracekit.calibration.observed.terms import NAMES, Expected, Vector, latency_of
@@ -26,7 +26,9 @@ STRIDE = 0.5
 NEAR, FAR = 0.015, 0.08
 FIRST_SCALE = 0.04
 """Until a fit is near, its own misfit says nothing of the noise."""
-RESCALED = (3, 6, 9)
+RESCALED = 3
+"""Each third round the noise is looked at again."""
+STILL, LAST = 2e-3, 8
 ENOUGH = 2e-3
 """A step that gains less than this share of the loss is the last."""
 
@@ -123,22 +125,30 @@ def _improved(problem: Problem, at: Trial, slope: Matrix, damping: float, tries:
 Told = Callable[[str], None]
 
 
-def descend(problem: Problem, vector: Vector, rounds: int = 12, told: Told | None = None) -> Trial:
-    """From ``vector``, by slopes that take the schedule for given. Early steps may lose: the schedule they aim at is not there yet."""
-    best = at = problem.trial(vector)
-    idle = 0
+def descend(problem: Problem, vector: Vector, rounds: int = 16, near: int = 0, told: Told | None = None) -> Trial:
+    """From ``vector``, by slopes that take the schedule for given; every step is taken, since the loss is rugged where the slopes
+    are not: a schedule that flips costs more than a step gains. The last trials are held against each other at the end.
+
+    For the first ``near`` rounds only what a request lived through itself counts, from being scheduled to its last token: where
+    the queue puts it is a question of the whole schedule.
+    """
+    at = problem.trial(vector)
+    loose = {"ttft", "e2e"} if "prefill" in problem.scales else set()
+    tried = [at]
     for turn in range(rounds):
-        at = problem.trial(step(problem, at, at.misfit.slope, 0.01))
-        idle = 0 if at.loss < best.loss * (1 - ENOUGH) else idle + 1
-        best = min(best, at, key=lambda each: each.loss)
-        if turn in RESCALED:
-            best = problem.rescaled(best)
-            at = best
+        if turn % RESCALED == RESCALED - 1:
+            at = problem.rescaled(at)
+        if turn < near:
+            problem.scales |= dict.fromkeys(loose & problem.scales.keys(), COARSEST)
+            at = problem.judged(at.vector, at.run)
+        before, at = at, problem.trial(step(problem, at, at.misfit.slope, 0.01))
+        tried.append(at)
         if told is not None:
-            told(f"loss {best.loss:.1f}")
-        if turn > RESCALED[0] and idle >= 3:
+            told(f"loss {at.loss:.1f}")
+        if turn >= near + RESCALED and float(np.abs(np.log(at.vector / before.vector))[problem.free].max()) < STILL:
             break
-    return problem.rescaled(best)
+    problem.rescaled(at)
+    return min((problem.judged(each.vector, each.run) for each in tried[-LAST:]), key=lambda each: each.loss)
 
 
 def refine(problem: Problem, at: Trial, rounds: int = 4, told: Told | None = None) -> Trial:

@@ -1,7 +1,7 @@
 """Under which settings the observed engine ran, as far as somebody says so.
 
-``--policy`` is a policy file, a ``vllm serve`` command, or the ``non-default args`` line that vLLM logs at its start; ``--set`` goes
-on top. ``trace.shared_prefix=N`` says of the trace that all prompts begin with the same N tokens.
+``--policy`` is a policy file, a ``vllm serve`` command, or the ``non-default args`` line that vLLM logs at its start; ``--set``
+goes on top. ``trace.shared_prefix=N`` says of the trace that all prompts begin with the same N tokens.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def known_settings(policy: str | None, sets: Sequence[str], prior: Profile | Non
     built = build_policy(profile, policy, plain)
     if "engine_version" not in built.settings:
         notes.append(f"engine_version = {built.scheduler.engine_version} is assumed: nobody said which release it was")
-    return Known(policy=built, given=frozenset(built.settings), notes=(*built.notes, *notes), profile=profile, shared_prefix=shared)
+    given, notes = frozenset(built.settings), [*built.notes, *notes]
+    return Known(policy=built, given=given, notes=tuple(notes), profile=profile, shared_prefix=shared)
 
 
 def _line_sets(text: str) -> list[str]:
@@ -64,7 +65,8 @@ def _line_sets(text: str) -> list[str]:
     try:
         values = ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        raise UsageError(f"--policy {shown(text)}: not what vLLM writes as non-default args; expected {{'knob': value, ...}}") from None
+        words = "not what vLLM writes as non-default args; expected {'knob': value, ...}"
+        raise UsageError(f"--policy {shown(text)}: {words}") from None
     knobs = {knob: value for knob, value in values.items() if knob in KNOBS and value is not None}
     if "scheduling_policy" in values:
         knobs["policy"] = values["scheduling_policy"]
@@ -90,4 +92,5 @@ def _release(text: str) -> tuple[str, str | None]:
     releases = [tuple(int(part) for part in each.split(".")) for each in ENGINE_VERSIONS]
     older = [each for each in releases if each <= asked]
     chosen = ".".join(str(part) for part in (max(older) if older else min(releases)))
-    return chosen, f"engine_version = {chosen} is assumed for vLLM {shown(text)}: the nearest release whose scheduler is known here"
+    words = "the nearest release whose scheduler is known here"
+    return chosen, f"engine_version = {chosen} is assumed for vLLM {shown(text)}: {words}"

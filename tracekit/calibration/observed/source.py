@@ -11,6 +11,9 @@ from tracekit.traces.load import read_trace
 
 __all__ = ["calibrate_latencies"]
 
+TYPICAL = 40
+"""Steps that are told of in a usual fit."""
+
 
 def calibrate_latencies(request: SourceRequest) -> SourceReport:
     """Fit the trace in the file ``request.source``. ``InputError``: it cannot be read, or has no latencies; ``UsageError``,
@@ -24,7 +27,7 @@ def calibrate_latencies(request: SourceRequest) -> SourceReport:
         nonlocal steps
         steps += 1
         if request.progress is not None:
-            request.progress(steps, 0, note)
+            request.progress(steps, max(TYPICAL, steps + 1), note)
 
     found = fit_observed(loaded, known, prior, say=say)
     report = report_of(found, known, prior, loaded.report.name)

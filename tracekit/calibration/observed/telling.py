@@ -17,16 +17,17 @@ from tracekit.calibration.observed.terms import NAMES
 __all__ = ["Told", "telling"]
 
 BLOCKS = 20
-CLEAR, HAZY = 0.06, 0.6
-"""A relative error up to which a term counts as identified; the share of its expected spread from which it counts as not."""
+CLEAR, HAZY, FELT = 0.025, 0.6, 0.01
+"""A relative error up to which a term counts as identified; the share of its expected spread from which it counts as not; the
+share of the device's time that a term must cause to be told from what a schedule that flips here or there does."""
 BOUND_UP = 0.9
 """A correlation beyond which two terms can only be told together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """``spread``: standard deviation of the logarithm; ``expected``: before anything was observed. ``with_term``: the term that it
-    can only be told together with, if any. ``share`` of the time of all iterations that it causes."""
+    """``spread``: standard deviation of the logarithm; ``expected``: before anything was observed. ``with_term``: the term that
+    it can only be told together with, if any. ``share`` of the time of all iterations that it causes."""
 
     name: str
     value: float
@@ -41,7 +42,8 @@ class Told:
         """``identified``, ``weak`` or ``not identified``."""
         if self.on_bound:
             return "on its physical bound"
-        if self.spread <= CLEAR:
+        felt = self.share >= FELT or self.name in ("knee", "ingress")
+        if self.spread <= CLEAR and felt:
             return "identified"
         return "not identified" if self.spread >= HAZY * self.expected else "weak"
 
@@ -92,7 +94,7 @@ def _held(problem: Problem, at: Trial, index: int, share: float) -> Told:
 
 
 def _scatter(at: Trial, free: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """The covariance of the slope of the loss: sums within blocks of consecutive requests, between which errors are independent."""
+    """The covariance of the slope of the loss: sums within blocks of consecutive requests, taken to err independently."""
     score = at.misfit.slope[:, free] * (at.misfit.weight * at.misfit.residual)[:, None]
     own, place = np.unique(at.misfit.request, return_inverse=True)
     block = place * BLOCKS // max(len(own), 1)

@@ -1,4 +1,4 @@
-"""The terms of the cost model that observed latencies are fitted with: their scale, what is expected of them, what physics allows.
+"""The terms of the cost model that observed latencies are fitted with: their scale, what is expected of them, what is possible.
 
 Six of the nine coefficients can show in latencies: ``floor``, ``knee`` (the prefill tokens that ride free on the reading of the
 weights; ``a = floor - b * knee``), ``b``, ``c``, ``d``, ``e``. Host time cannot: under asynchronous scheduling it hides behind
