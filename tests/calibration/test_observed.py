@@ -111,9 +111,9 @@ def test_an_idle_trace_cannot_tell_what_never_happened(tmp_path: Path) -> None:
     known = {each.knob: each.known for each in found.limits}
     assert known["num_gpu_blocks"] == "given"
     loose = fitted(file, ("max_model_len=16384", "engine_version=0.24.0"))
-    known = {each.knob: each.known for each in loose.limits}
-    assert known["max_num_seqs"] == known["num_gpu_blocks"] == "at least"
-    assert known["max_num_batched_tokens"] == "alike"
+    limits = {each.knob: each for each in loose.limits}
+    assert limits["max_num_seqs"].known == limits["num_gpu_blocks"].known == "at least"
+    assert limits["max_num_batched_tokens"].value == 1024  # some prompts are longer, and took several iterations
 
 
 def test_the_unknown_stays_where_the_profile_has_it(tmp_path: Path) -> None:

@@ -10,11 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from replay_engine.config import SchedulerConfig
 from replay_engine.kv_counted import BlockPool
 from replay_engine.kv_identified import IdentifiedPool
 from replay_engine.kv_traced import TracedPool
+from replay_engine.loop import Replay
 from replay_engine.prefix import BlockKeys, block_keys
+from replay_engine.profile import Latency
+from replay_engine.simulator import SimExecutor
+from replay_engine.sinks import MemorySink
 from replay_engine.types import PrefixRuns, Request, Sequence
+from tests.engine.traffic import Row, RowSource, schedulers, traffic
 
 __all__: list[str] = []
 
@@ -147,6 +153,28 @@ def test_same_answers_to_the_end(group: int) -> None:
         pair = Pair(random.Random(75 * group + seed))
         while pair.twins:
             pair.step()
+
+
+class Counting(IdentifiedPool):
+    """The pool of one free list, whose count of blank blocks is held against the list each time it is asked for."""
+
+    __slots__ = ()
+
+    @property
+    def blank(self) -> int:
+        assert super().blank == sum(1 for block in self.free_list() if block not in self._key_of)
+        return super().blank
+
+
+@given(schedulers(), traffic(cancels=True))
+def test_blank_blocks_of_one_free_list_are_counted(config: SchedulerConfig, rows: list[Row]) -> None:
+    pool = Counting(
+        config.usable_blocks, config.block_size, int(config.async_scheduling), caching=config.enable_prefix_caching,
+        split_free_list=False,
+    )  # fmt: skip
+    run = Replay(RowSource(rows), config, SimExecutor(Latency(a_ns=1000), asynchronous=config.async_scheduling), MemorySink(),
+                 pool=pool)  # fmt: skip
+    run.run()
 
 
 @given(st.lists(st.integers(0, 12), unique=True))
