@@ -93,6 +93,7 @@ class Coaster:
         rows, gaps, spans = recorder.iteration_rows, recorder.gaps, recorder.spans
         waiting, running, loose, buckets, ends = self._waiting, self._running, self._loose, self._buckets, self._ends
         shares, plain, swaps = state.shares, state.plain, state.host.total > 0
+        fair = waiting if isinstance(waiting, FairQueue) else None
         size, usable, asynchronous, executor = self._size, self._usable, self._asynchronous, self._executor
         buffer, width, full, pack, threshold = rows.buffer, rows.size, rows.end, rows.pack, gaps.threshold
         counted = state.counted
@@ -125,12 +126,12 @@ class Coaster:
                     break
                 head = waiting.head().index
                 steady, queue_row = True, (len(waiting), standing[0], head, standing[1])
-                if isinstance(waiting, FairQueue):
-                    until = waiting.first_until(head)
+                if fair is not None:
+                    until = fair.first_until(head)
             elif steady and waiting:
-                if isinstance(waiting, FairQueue):
-                    waiting.shares.tick = it + 1
-                    until = waiting.first_until(queue_row[2])
+                if fair is not None:
+                    fair.shares.tick = it + 1
+                    until = fair.first_until(queue_row[2])
                     steady = until > it
                 else:
                     steady = waiting.head().index == queue_row[2]

@@ -118,17 +118,14 @@ class FairQueue(set[Sequence]):
     look.
     """
 
-    __slots__ = ("_aging_ns", "_changes", "_found", "_from", "_queues", "_tied", "_until", "shares")
+    __slots__ = ("_aging_ns", "_first", "_queues", "_tied", "shares")
 
     def __init__(self, shares: FairShares, aging_s: float | None) -> None:
         self.shares = shares
         self._queues: dict[int, deque[Sequence]] = {}
-        shares.waiting = self._queues
         self._aging_ns = None if aging_s is None else aging_s * _NS
-        self._found = 0
-        self._from, self._until = 0, -1
-        """The iterations in which ``_found`` is surely first, as long as nobody is charged differently."""
-        self._changes = 0
+        self._first: deque[Sequence] = deque()
+        """Whose turn it is, as long as ``shares`` knows who leads."""
         self._tied = False
 
     def push(self, seq: Sequence) -> None:
@@ -137,39 +134,48 @@ class FairQueue(set[Sequence]):
     def push_preempted(self, seq: Sequence) -> None:
         self._queue_of(seq).appendleft(seq)
         if self._tied:
-            self._until = -1
+            self.shares.forget()
 
     def _queue_of(self, seq: Sequence) -> deque[Sequence]:
         tenant = seq.request.tenant
         queue = self._queues.get(tenant)
         if queue is None:
-            shares, floor = self.shares, None
-            if self._queues:
-                others = self._queues if self._aging_ns is not None else (self._first(),)
-                floor = min(map(shares.counter, others))
-            shares.comes(tenant, floor)
-            queue = self._queues[tenant] = deque()
+            queue = deque()
+            self._joins(tenant, queue)
+            self._queues[tenant] = queue
         self.add(seq)
         return queue
 
-    def _first(self) -> int:
+    def _joins(self, tenant: int, queue: deque[Sequence]) -> None:
+        shares, others = self.shares, self._queues
+        if self._aging_ns is not None:
+            shares.comes(tenant, min(map(shares.counter, others)) if others else None)
+        elif others:
+            self._turn()
+            shares.comes(tenant, shares.counter(shares.leader))
+        else:
+            shares.comes_alone(tenant)
+            self._first, self._tied = queue, False
+
+    def _turn(self) -> deque[Sequence]:
+        """The queue of the tenant whose turn it is."""
         shares = self.shares
-        if self._changes != shares.changes or not self._from <= shares.tick <= self._until:
-            if self._aging_ns is not None:
-                return min(self._queues, key=self._rank)
-            found, until = shares.least(self._queues)
-            # who is first of those that are level may change with whoever comes or goes
-            self._tied = len(found) > 1
-            self._found = shares.leader = min(found, key=self._rank) if self._tied else found[0]
-            self._from, self._until, self._changes = shares.tick, until, shares.changes
-        return self._found
+        if shares.since <= shares.tick <= shares.until:
+            return self._first
+        if self._aging_ns is not None:
+            return self._queues[min(self._queues, key=self._rank)]
+        level = shares.look()
+        # who is first of those that are level may change with whoever comes or goes
+        self._tied = len(level) > 1
+        if self._tied:
+            shares.leader = min(level, key=self._rank)
+        self._first = self._queues[shares.leader]
+        return self._first
 
     def first_until(self, index: int) -> int:
         """The last iteration for which request ``index`` is surely the head, from ``shares.tick`` on, if only what decodes are
         charged changes; -1: it is not, or one cannot know for long (aging)."""
-        if self._aging_ns is not None or self._queues[self._first()][0].index != index:
-            return -1
-        return self._until
+        return self.shares.until if self._turn()[0].index == index else -1
 
     def _counter(self, tenant: int) -> float:
         counter = self.shares.counter(tenant)
@@ -181,17 +187,18 @@ class FairQueue(set[Sequence]):
         return self._counter(tenant), self._queues[tenant][0].arrival_order, tenant
 
     def head(self) -> Sequence:
-        return self._queues[self._first()][0]
+        shares = self.shares
+        if shares.since <= shares.tick <= shares.until:
+            return self._first[0]
+        return self._turn()[0]
 
     def pop(self) -> Sequence:
-        tenant = self._first()
-        seq = self._queues[tenant].popleft()
+        seq = self._turn().popleft()
         self._left(seq)
         return seq
 
     def remove(self, seq: Sequence) -> None:
-        tenant = seq.request.tenant
-        self._queues[tenant].remove(seq)
+        self._queues[seq.request.tenant].remove(seq)
         self._left(seq)
 
     def before(self, first: Sequence, second: Sequence) -> bool:
@@ -200,8 +207,8 @@ class FairQueue(set[Sequence]):
     def _left(self, seq: Sequence) -> None:
         tenant = seq.request.tenant
         self.discard(seq)
-        if self._tied or tenant == self._found:
-            self._until = -1
+        if self._tied:
+            self.shares.forget()
         if not self._queues[tenant]:
             del self._queues[tenant]
             self.shares.goes(tenant)

@@ -16,7 +16,7 @@ def walk(state: State, plan: BatchPlan) -> tuple[int, list[tuple[Sequence, int]]
     """Grant tokens in list order, preempting victims where blocks are short. Same return as ``running_pass``."""
     plan.walked = True
     if _only_growth(state):
-        return _walk_growth(state, plan), []
+        return _walk_growth(state, plan)
     order = _visited(state)
     granted: dict[Sequence, int] = {}
     budget, cap, pool = state.budget, state.cap(), state.pool
@@ -65,34 +65,48 @@ def _visited(state: State) -> list[Sequence]:
 
 
 def _only_growth(state: State) -> bool:
-    """Whether everybody in the running list decodes, and the last one in it is the victim: then only those that grow or fill a
-    block, and the victims, have to be looked at."""
-    if state.loose or state.loading or state.gate is not None or state.priority or state.victim is not None:
+    """Whether everybody in the running list gets one token, and the last one in it is the victim: then only those that grow or
+    fill a block, the explicit ones, and the victims, have to be looked at."""
+    if state.loading or state.gate is not None or state.priority or state.victim is not None:
         return False
-    return not state.decode_first and state.rules.preemption.victim in _LAST and state.decodes.count <= state.budget
+    if state.decode_first or state.rules.preemption.victim not in _LAST:
+        return False
+    if state.loose:
+        if state.handover is not None:
+            return False
+        for seq in state.loose.values():
+            if seq.chunk or seq.nt - seq.comp != 1:
+                return False
+    return state.decodes.count + len(state.loose) <= state.budget
 
 
-def _walk_growth(state: State, plan: BatchPlan) -> int:
+def _walk_growth(state: State, plan: BatchPlan) -> tuple[int, list[tuple[Sequence, int]]]:
     """The walk over those alone, in running order. Victims stand behind whoever needs a block: none has been served yet."""
-    pool, it, size = state.pool, state.it, state.size
+    pool, it, size, loose = state.pool, state.it, state.size, state.loose
     due = state.growth()
     filling = {} if state.counted else state.decodes.buckets[(it + state.fill_offset) % size]
+    granted: list[tuple[Sequence, int]] = []
     shut = False
-    for ticket in sorted(due.keys() | filling.keys() if filling else due):
+    for ticket in sorted(due.keys() | filling.keys() | loose.keys() if filling or loose else due):
         seq = state.running.get(ticket)
         if seq is None:
             break
-        if ticket in due:
+        explicit = ticket in loose
+        if ticket in due or (explicit and seq.nblocks * size <= seq.comp):
             while not pool.free and not free_idle(state, plan):
                 shut = True
                 victim = next(reversed(state.running.values()))
                 preempt(state, plan, victim, 0)
                 if victim is seq:
-                    return -1
-            pool.grow(seq, 1)
-        if ticket in filling:
+                    return -1, granted
+            if not explicit:
+                pool.grow(seq, 1)
+        if explicit:
+            _grant(state, seq, seq.comp, 1, int(seq.nblocks * size <= seq.comp))
+            granted.append((seq, 1))
+        elif ticket in filling:
             pool.commit(seq, it - 1 - seq.origin + state.fill_offset)
-    return -1 if shut else state.budget - state.decodes.count
+    return (-1 if shut else state.budget - state.decodes.count - len(granted)), granted
 
 
 def _wanted(state: State, seq: Sequence, cap: int, budget: int) -> int:

@@ -9,12 +9,14 @@ from dataclasses import replace
 
 import pytest
 
+from replay_engine import walk
 from replay_engine.coast import Coaster
 from replay_engine.combinations import check
 from replay_engine.config import ConfigError, SchedulerConfig
 from replay_engine.profile import Latency
 from replay_engine.queues import FairQueue
 from replay_engine.rules import Client, FrontDoorRules, Link, Order, Preemption, Rules
+from replay_engine.state import State
 from replay_engine.tables import TABLES
 from replay_engine.types import Displaced, Sequence
 from tests.engine.test_front_door import Asked
@@ -48,6 +50,7 @@ def engine(rng: random.Random) -> SchedulerConfig:
 
 def rule_set(rng: random.Random) -> Rules:
     mode = rng.choice(["recompute", "swap", "swap", "pause"])
+    weights = rng.choice([(1.0, 2.0), (1.0, 2.0), (0.3, 0.7), (0.0, 0.1), (1.0, 0.0)])
     by = rng.choice(["engine", "fcfs", "priority", "fair", "fair", "shortest_first", "deadline"])
     victim = rng.choice(["engine", "engine", "last", "lowest_priority", "most_kv", "least_progress"])
     doors = (
@@ -55,7 +58,7 @@ def rule_set(rng: random.Random) -> Rules:
         FrontDoorRules(max_queued_reqs=6),
     )  # fmt: skip
     return Rules(
-        order=Order(by=by, aging_s=rng.choice([None, None, 1e-6, 1e-3])),
+        order=Order(by=by, aging_s=rng.choice([None, None, 1e-6, 1e-3]), prompt_weight=weights[0], output_weight=weights[1]),
         preemption=Preemption(
             mode=mode, victim=victim, to_admit=rng.random() < 0.1, host_blocks=rng.choice([5, 1000]) if mode == "swap" else 0  # type: ignore[arg-type]
         ),
@@ -120,6 +123,39 @@ def test_the_fair_head_that_is_kept_is_the_least_one(monkeypatch: pytest.MonkeyP
             check(config, fair)
             run(rows, config, fair, latency)
     assert seen["heads"] > 1000 and seen["ahead"] > 500, seen
+
+
+def test_the_walk_over_growth_alone_decides_as_the_walk_over_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    may, explicit = walk._only_growth, Counter[bool]()
+
+    def counted(state: State) -> bool:
+        alone = may(state)
+        explicit[bool(state.loose)] += alone
+        return alone
+
+    monkeypatch.setattr(walk, "_only_growth", counted)
+    for seed in range(250):
+        rng = random.Random(seed)
+        size = rng.choice([1, 2, 4, 16])
+        config = SchedulerConfig(
+            max_num_batched_tokens=400, max_num_seqs=16, max_model_len=160, block_size=size, num_gpu_blocks=1 + 400 // size,
+            async_scheduling=rng.random() < 0.5, enable_prefix_caching=rng.random() < 0.4, watermark=rng.choice([0.0, 0.05]),
+        )  # fmt: skip
+        rules = Rules(
+            order=Order(by=rng.choice(["fcfs", "fair", "shortest_first"])),
+            preemption=Preemption(mode=rng.choice(["swap", "swap", "recompute"]), victim="last", host_blocks=1000),
+            link=Link(gb_per_s=2000.0, latency_s=rng.choice([0.0, 1e-7])),
+        )  # fmt: skip
+        rows = [Asked(rng.choice([0, 50]), rng.randint(1, 40), rng.randint(1, 100), tenant=rng.randint(0, 2)) for _ in range(40)]
+        latency = rng.choice(LATENCIES)
+        _, short, how = run(rows, config, rules, latency)
+        with pytest.MonkeyPatch.context() as literal:
+            literal.setattr(walk, "_only_growth", lambda state: False)
+            _, full, same = run(rows, config, rules, latency)
+        assert how == same
+        for table in TABLES:
+            assert short.table(table).tobytes() == full.table(table).tobytes(), table
+    assert explicit[True] > 50 and explicit[False] > 500, explicit
 
 
 def test_pieces_under_pressure_write_the_same_bytes() -> None:
