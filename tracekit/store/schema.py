@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from replay_engine.tables import ENUMS, TABLES
+from tracekit.store.split_view import create_split_view
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -237,6 +238,7 @@ MIGRATIONS: tuple[Callable[[DuckDBPyConnection], None], ...] = (
     _follow_layouts,
     _note_slices,
     _note_setups,
+    create_split_view,
 )
 """Step ``i`` brings a database from schema version ``i`` to ``i + 1``; append only. Append ``_follow_layouts`` again whenever a
 row layout or a list of names grows."""

@@ -1,0 +1,48 @@
+"""``iterations_split``: what every iteration's time went into by its run's own profile, so that a person can check it by SQL.
+
+The same terms as ``tracekit.diagnosis.time_split``: whole ns, and ``rest_ns`` is what they leave of the duration.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+__all__ = ["create_split_view"]
+
+_COEFFICIENTS = ("floor_ns", "a_ns", "b_ns", "c_ns", "d_ns", "e_ns")
+
+
+def _cost(name: str) -> str:
+    """A coefficient out of the profile's TOML; 0 where it is not given, as in the profile."""
+    found = rf"regexp_extract(setup ->> 'profile', '(?m)^{name}\s*=\s*([-+0-9.eE]+)', 1)"
+    return f"coalesce(try_cast({found} AS DOUBLE), 0) AS {name}"
+
+
+def _whole(term: str) -> str:
+    return f"floor(({term}) + 0.5)::BIGINT"
+
+
+def create_split_view(con: DuckDBPyConnection) -> None:
+    """Put the view into an open database."""
+    terms = {
+        "weights_ns": "CASE WHEN busy THEN greatest(floor_ns, a_ns) ELSE 0 END",
+        "prefill_ns": "CASE WHEN prefill_tokens > 0"
+        " THEN greatest(a_ns + b_ns * prefill_tokens - greatest(floor_ns, a_ns), 0) ELSE 0 END",
+        "attention_ns": "c_ns * prefill_qk",
+        "kv_ns": "e_ns * decode_kv_tokens",
+        "seqs_ns": "d_ns * decode_seqs",
+        "exposed_host_ns": "least(duration_ns,"
+        " CASE WHEN duration_ns >= device_ns + host_ns THEN host_ns ELSE greatest(host_ns - device_ns, 0) END)",
+    }
+    parts = ", ".join(f"{_whole(term)} AS {name}" for name, term in terms.items())
+    con.execute(
+        "CREATE OR REPLACE VIEW iterations_split AS"
+        f" WITH costs AS (SELECT run, {', '.join(_cost(name) for name in _COEFFICIENTS)} FROM runs WHERE setup IS NOT NULL),"
+        " priced AS (SELECT i.*, costs.* EXCLUDE (run), i.prefill_tokens > 0 OR i.decode_seqs > 0 AS busy"
+        " FROM iterations AS i JOIN costs USING (run)),"
+        f" split AS (SELECT run, replica, iteration, start_ns, duration_ns, {parts} FROM priced)"
+        f" SELECT *, duration_ns - {' - '.join(terms)} AS rest_ns FROM split"
+    )
