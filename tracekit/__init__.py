@@ -1,7 +1,8 @@
 """tracekit: why is the tail of an LLM service's traffic bad, and which scheduler settings fix it?
 
 ``from tracekit.replay import replay`` is the main job, ``tracekit.experiment(...)`` a controlled experiment,
-``tracekit.compare(...)`` two runs side by side; the command line is ``tracekit``. Importing the package loads nothing heavy.
+``tracekit.compare(...)`` two runs side by side, ``tracekit.diagnose(...)`` why a run is slow and what helps; the command line
+is ``tracekit``. Importing the package loads nothing heavy.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tracekit.comparison import compare
+    from tracekit.diagnosis.run import diagnose
     from tracekit.experiments import experiment
 
-__all__ = ["__version__", "compare", "experiment"]
+__all__ = ["__version__", "compare", "diagnose", "experiment"]
 
 __version__ = "0.1.0"
 
-_LAZY = {"compare": "tracekit.comparison", "experiment": "tracekit.experiments"}
+_LAZY = {"compare": "tracekit.comparison", "diagnose": "tracekit.diagnosis.run", "experiment": "tracekit.experiments"}
 
 
 def __getattr__(name: str) -> Any:

@@ -44,6 +44,8 @@ class ReplayReport:
     state: str
     matrix: dict[str, Any]
     lines: list[str] = field(default_factory=list)
+    verdict: list[str] = field(default_factory=list)
+    """What the diagnosis says, without proof: the cause, the change that is proposed, and the command that shows more."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,7 +98,7 @@ def replay(
     accept_degraded: bool = False,
     replicas: int | None = None, pd: str | None = None, router: str | None = None,
     fail: Sequence[str] = (), slow: Sequence[str] = (),
-    name: str | None = None,
+    name: str | None = None, diagnose: bool = True,
     db: str = "tracekit.duckdb",
     progress: Progress | None = None,
     say: Say | None = None,
@@ -133,10 +135,19 @@ def _job(store: Store, job: Job, given: dict[str, Any]) -> ReplayReport:
     setup = _prepare(store, given, tell)
     record = RunRecord(store, setup, name=given["name"], command=" ".join(shown(a, 400) for a in sys.argv))
     state = simulate(setup, record, job, given["progress"])
+    verdict = _verdict(setup, record) if given["diagnose"] and given["events"] == "full" and state == "finished" else None
     run, matrix = record.commit(state.partition(":")[0])
     if state != "finished":
         tell(f"the replay ended early: {state.replace('_', ' ')}; what ran is recorded as run {run}")
-    return ReplayReport(run=run, state=state, matrix=matrix, lines=lines)
+    told = [] if verdict is None else verdict(run, given["db"])
+    return ReplayReport(run=run, state=state, matrix=matrix, lines=lines, verdict=told)
+
+
+def _verdict(setup: Setup, record: RunRecord) -> Callable[[int, str], list[str]]:
+    """The verdict, once the run's number is known. The run is what matters: a diagnosis that fails must not take it along."""
+    from tracekit.diagnosis.at_once import verdict_lines
+
+    return verdict_lines(setup, record)
 
 
 def _prepare(store: Store, given: dict[str, Any], tell: Say) -> Setup:

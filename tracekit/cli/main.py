@@ -19,6 +19,7 @@ from tracekit.cli import (
     compare_cmd,
     dashboard_cmd,
     describe_cmd,
+    diagnose_cmd,
     experiment_cmd,
     jobs_cmd,
     profiles_cmd,
@@ -57,8 +58,8 @@ def _root(
 
 
 _VERBS = (
-    replay_cmd, traces_cmd, validate_cmd, synth_cmd, describe_cmd, runs_cmd, compare_cmd, experiment_cmd, calibrate_cmd,
-    tune_cmd, profiles_cmd, jobs_cmd, dashboard_cmd, store_cmd,
+    replay_cmd, traces_cmd, validate_cmd, synth_cmd, describe_cmd, runs_cmd, diagnose_cmd, compare_cmd, experiment_cmd,
+    calibrate_cmd, tune_cmd, profiles_cmd, jobs_cmd, dashboard_cmd, store_cmd,
 )  # fmt: skip
 for _verbs in _VERBS:
     _verbs.register(app)

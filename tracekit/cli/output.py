@@ -119,11 +119,15 @@ def emit(document: object, as_json: bool, render: Callable[[], None]) -> None:
         render()
 
 
-def emit_run(run: int, state: str, matrix: dict[str, Any], as_json: bool, markdown: bool = False) -> None:
-    """The acceptance matrix of a run, as text, as Markdown, or within a JSON document that names the run."""
+def emit_run(run: int, state: str, matrix: dict[str, Any], as_json: bool, markdown: bool = False,
+             verdict: Sequence[str] = ()) -> None:  # fmt: skip
+    """The acceptance matrix of a run, as text, as Markdown, or within a JSON document that names the run; the verdict after
+    it."""
     if as_json:
-        print_json({"schema": "tracekit.run/1", "run": run, "state": state, "matrix": matrix})
+        said = {"verdict": list(verdict)} if verdict else {}
+        print_json({"schema": "tracekit.run/1", "run": run, "state": state, "matrix": matrix, **said})
         return
     from tracekit.metrics import render_markdown, render_text
 
-    print_text(render_markdown(matrix) if markdown else render_text(matrix))
+    text = render_markdown(matrix) if markdown else render_text(matrix)
+    print_text("\n".join([text.rstrip("\n"), "", *verdict]) if verdict else text)

@@ -58,6 +58,7 @@ Warmup = Annotated[
     str | None, typer.Option("--warmup", metavar="TIME", help="Leave this much more of the start uncounted, as 30s.")
 ]
 AcceptDegraded = Annotated[bool, typer.Option("--accept-degraded", help="A request whose answer was cut can meet its SLO.")]
+NoDiagnose = Annotated[bool, typer.Option("--no-diagnose", help="Leave out the verdict at the end.")]
 Replicas = Annotated[int | None, typer.Option("--replicas", metavar="N", help="Engines behind one router [default: 1].")]
 PdOption = Annotated[
     str | None, typer.Option("--pd", metavar="P:D", help="Separate pools: so many prefill and decode engines, as 2:6.")
@@ -110,11 +111,11 @@ def replay(
     router: RouterOption = None,
     fail: Fail = None,
     slow: Slow = None,
-    name: Name = None,
+    name: Name = None, no_diagnose: NoDiagnose = False,
     db: Db = DEFAULT_DB,
     as_json: AsJson = False,
     debug: Debug = False,
-) -> int:
+) -> int:  # fmt: skip
     """Replay a trace through the engine and print its acceptance matrix."""
     return _run(**locals())
 
@@ -130,9 +131,10 @@ def _run(*, as_json: bool, debug: bool, **options: Any) -> int:
     for name in ("engine", "events", "by", "cached", "on_error"):
         options[name] = None if options[name] is None else options[name].value
     options["goodput"] = " ".join(options["goodput"]) if options["goodput"] else None
+    options["diagnose"] = not options.pop("no_diagnose")
     with ProgressDisplay("replay") as progress:
         report = replay_trace(progress=progress, say=note, **options)
-    emit_run(report.run, report.state, report.matrix, as_json)
+    emit_run(report.run, report.state, report.matrix, as_json, verdict=report.verdict)
     db = options["db"]
     where = "" if db == DEFAULT_DB else f" --db {db}"
     told = f"tracekit explain {report.run} REQUEST{where} tells the story of one request"

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from tracekit.replay import Setup
     from tracekit.traces.source import TraceSource
 
-__all__ = ["Changed", "changed_setup"]
+__all__ = ["TRAFFIC", "Changed", "changed_setup"]
 
 TRAFFIC = "traffic."
+"""What the words about the traffic begin with."""
 _EXPECTED = "expected traffic.arrivals=even or traffic.rate_scale=NUMBER"
 
 

@@ -28,7 +28,7 @@ __all__ = ["CURED", "Judge"]
 
 CURED = 0.5
 """The share of a finding's excess that must be gone."""
-ELSEWHERE = 0.25
+ELSEWHERE = 1.0
 """Time that a change puts in excess elsewhere, as a share of what it saves: beyond, it only moves the trouble."""
 ATTAINMENT = 0.02
 """The share of a class's requests that may miss their SLO anew."""
@@ -218,8 +218,9 @@ def _verdict(cured: Interval, n: int, worse: tuple[str, ...], overlap: bool) -> 
     said = f"{min(cured.estimate, 1):.0%} of its excess is gone".replace("%", " %")
     if cured.estimate < 0:
         said = f"its excess grows by {-cured.estimate:.0%}".replace("%", " %")
-    if low < high:
-        said += f" (95 %: {100 * min(low, 1):.0f} to {100 * min(high, 1):.0f} %)"
+    ends = [f"{100 * min(end, 1):.0f}" for end in (low, high)]
+    if ends[0] != ends[1]:
+        said += f" (95 %: {' to '.join(ends)} %)"
     said += f", {n:,} pairs"
     if overlap:
         said += "; all requests overlap, so the interval is narrower than it should be"

@@ -24,6 +24,7 @@ BUDGET = 5_000_000
 LONGER = 3
 """How many times as many iterations as the run itself a change may take, where the budget allows it."""
 ROUNDS = 3
+PART = 0.25
 TEMPTING = 2
 Progress = Callable[[int, int], None]
 
@@ -120,12 +121,17 @@ def _proof(finding: Finding, change: Change, judge: Judge, bench: _Bench) -> Pro
 
 
 def _ranked(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Causes whose change holds before causes whose changes were all refuted; otherwise as they were."""
+    """A cause whose changes were all refuted comes after those that explain a good part of what it explains and whose change
+    holds; otherwise they stay as they were, each consequence after its cause."""
 
     def refuted(each: Finding) -> bool:
         own = [proof for proof in each.proofs if proof.change in each.changes]
-        return bool(own) and confirmed(each) is None and all(proof.outcome == "refuted" for proof in own)
+        return bool(own) and all(proof.outcome == "refuted" for proof in own)
 
-    order = sorted(findings, key=lambda each: (each.under is not None, refuted(each)))
+    held = max((each.excess_ns for each in findings if each.under is None and confirmed(each)), default=-1)
+    causes = [each for each in findings if each.under is None]
+    causes.sort(key=lambda each: refuted(each) and held >= PART * each.excess_ns)
+    order = [one for cause in causes for one in (cause, *(each for each in findings if each.under == cause.id))]
+    order += [each for each in findings if each not in order]
     return tuple(replace(each, confidence="low", because=f"{each.because}; no change that was replayed cures it")
                  if refuted(each) else each for each in order)  # fmt: skip

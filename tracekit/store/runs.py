@@ -97,9 +97,9 @@ def remove_runs(store: Store, runs: Sequence[int]) -> Removed:
         missing = [run for run in wanted if run not in there]
         if missing:
             raise UsageError(f"run {missing[0]}: no such run in {store.path}; nothing was removed")
-        for table in (*EVENT_TABLES, "runs"):
+        for table in (*EVENT_TABLES, "findings", "runs"):
             gone = con.execute(f"DELETE FROM {table} WHERE list_contains(?, run)", [wanted]).fetchall()
-            events += int(gone[0][0]) if table != "runs" else 0
+            events += int(gone[0][0]) if table in EVENT_TABLES else 0
     after = database_size(store)
     return Removed(
         runs=wanted,

@@ -22,6 +22,7 @@ __all__ = [
     "ENUM_TYPES",
     "EVENT_TABLES",
     "EXPERIMENT_COLUMNS",
+    "FINDING_COLUMNS",
     "MIGRATIONS",
     "PER_REQUEST",
     "RUN_COLUMNS",
@@ -216,6 +217,29 @@ EXPERIMENT_COLUMNS: dict[str, str] = {
 changes and what holds across traces. ``key`` is the same for experiments whose replays are the same."""
 
 
+FINDING_COLUMNS: dict[str, str] = {
+    "diagnosis": "INTEGER NOT NULL",
+    "run": "INTEGER NOT NULL",
+    "rank": "INTEGER NOT NULL",
+    "id": "VARCHAR",
+    "under": "VARCHAR",
+    "what": "VARCHAR NOT NULL",
+    "share": "DOUBLE",
+    "excess_s": "DOUBLE",
+    "confidence": "VARCHAR",
+    "confirmed": "BOOLEAN",
+    "document": "JSON",
+    "key": "VARCHAR",
+    "tracekit_version": "VARCHAR",
+}
+"""``findings``: what diagnoses of a run found. Rank 0 is the diagnosis as a whole, its ``document`` the verdict, ``key`` the same
+for equal ones; then a row a finding. ``confirmed``: whether a replay confirmed its change; NULL where nothing was replayed."""
+
+
+def _create_findings(con: DuckDBPyConnection) -> None:
+    con.execute(f"CREATE TABLE IF NOT EXISTS findings ({_columns_sql(FINDING_COLUMNS)})")
+
+
 def _create_experiments(con: DuckDBPyConnection) -> None:
     con.execute(f"CREATE TABLE IF NOT EXISTS experiments ({_columns_sql(EXPERIMENT_COLUMNS)})")
 
@@ -239,6 +263,7 @@ MIGRATIONS: tuple[Callable[[DuckDBPyConnection], None], ...] = (
     _note_slices,
     _note_setups,
     create_split_view,
+    _create_findings,
 )
 """Step ``i`` brings a database from schema version ``i`` to ``i + 1``; append only. Append ``_follow_layouts`` again whenever a
 row layout or a list of names grows."""
