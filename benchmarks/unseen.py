@@ -94,20 +94,21 @@ def config_of(scale: Scale) -> SchedulerConfig:
     )  # fmt: skip
 
 
-def simulated(latency: Latency, source: Unseen) -> Ran:
-    """The trace through the simulator."""
-    sink, config = MemorySink(), config_of(source.scale)
+def simulated(latency: Latency, source: Unseen, config: SchedulerConfig | None = None) -> Ran:
+    """The trace through the simulator, under other settings than its scale's where ``config`` is given."""
+    sink, config = MemorySink(), config or config_of(source.scale)
     executor = SimExecutor(latency, asynchronous=config.async_scheduling)
     return _ran(Replay(source, config, executor, sink), sink)
 
 
-def engine_run(model: Any, options: Any, source: Unseen) -> Ran:
-    """The trace through the engine."""
+def engine_run(model: Any, options: Any, source: Unseen, config: SchedulerConfig | None = None) -> Ran:
+    """The trace through the engine, likewise."""
     from replay_engine.rules import Rules
     from replay_engine.torch_engine.engine import Extent, build_engine
     from replay_engine.torch_engine.engine_rows import EngineSink
 
-    config, scale = config_of(source.scale), source.scale
+    scale = source.scale
+    config = config or config_of(scale)
     extent = Extent(sequence=scale.prompt + scale.output, output=scale.output, requests=source.total)
     engine = build_engine(model, config, Rules(), extent, options)
     sink = MemorySink()

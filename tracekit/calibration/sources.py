@@ -105,6 +105,11 @@ KINDS: dict[str, Kind] = {
         reads="tracekit.calibration.vllm_log:calibrate_vllm_log",
         options=frozenset({"sets", "prior"}),
     ),
+    "sglang-log": Kind(
+        what="the batch lines of an SGLang log",
+        reads="tracekit.calibration.sglang_log:calibrate_sglang_log",
+        options=frozenset({"prior"}),
+    ),
     "events": Kind(
         what="an event log: Parquet or JSONL rows of iterations (docs/event_log.md)",
         reads="tracekit.calibration.event_log:calibrate_event_log",
@@ -171,7 +176,7 @@ def find_kind(request: SourceRequest) -> str:
 _LOOK = 1 << 20
 _MARKS = {
     "vllm-log": (b"Iteration(", b"iteration elapsed time"), "events": (b'"decode_seqs"', b'"prefill_tokens"'),
-    "roofline": (b'"num_hidden_layers"', b'"hidden_size"'),
+    "sglang-log": (b"Decode batch", b"#running-req"), "roofline": (b'"num_hidden_layers"', b'"hidden_size"'),
 }  # fmt: skip
 """What the start or the middle of a file of each kind contains."""
 

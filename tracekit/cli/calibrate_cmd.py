@@ -28,7 +28,9 @@ class Engine(StrEnum):
 
 SourceArgument = Annotated[
     str | None,
-    typer.Argument(metavar="[SOURCE]", help="A vLLM or event log, a run, a model's config.json [default: a model is measured]."),
+    typer.Argument(
+        metavar="[SOURCE]", help="A vLLM, SGLang or event log, a run, a model's config.json [default: a model is measured]."
+    ),
 ]
 As = Annotated[
     str | None, typer.Option("--as", metavar="KIND", help="What kind of source it is; found by what it is when not given.")

@@ -1,0 +1,136 @@
+"""Whether the calibrated simulator puts scheduler settings into the order in which the torch engine puts them, on this CPU.
+
+``python -m benchmarks.rank_agreement [--json] [--requests N] [--utilisation U] [--rounds N] [--quick] [--wall]``. The engine is
+calibrated (exact batches and a short replay of groups), then a trace that the calibration has not seen is replayed under 24
+settings: seats x token budget x longest prefill chunk. Kendall's tau and the regret of the predicted best, for the mean E2E
+latency and other objectives. The engine runs each setting several times: how far the first half of the rounds agrees with the
+second is the yardstick, since no prediction can agree with a noisy engine better than it agrees with itself. One thread, its CPU
+time the clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from benchmarks.figures import Figure, Report, run_main
+from benchmarks.unseen import CPU, Ran, config_of, engine_run, settled, simulated
+from replay_engine.config import SchedulerConfig
+from replay_engine.profile import Latency
+
+__all__ = ["OBJECTIVES", "agreement", "main", "measure", "objectives", "settings"]
+
+SEATS, BUDGETS, CHUNKS = (2, 4, 8, 16), (96, 192, 512), (0, 48)
+OBJECTIVES = ("e2e_mean", "ttft_mean", "ttft_p90", "tpot_mean", "makespan")
+"""The first one is what the targets are for."""
+
+
+def settings(quick: bool = False) -> dict[str, SchedulerConfig]:
+    """The configurations, by what distinguishes them; ``quick``: six of them."""
+    found = {}
+    for seats, budget, chunk in product(SEATS, BUDGETS, CHUNKS):
+        name = f"{seats} seats, budget {budget}, {f'chunks of {chunk}' if chunk else 'no chunk limit'}"
+        changes = {"max_num_seqs": seats, "max_num_batched_tokens": budget, "long_prefill_token_threshold": chunk}
+        found[name] = replace(config_of(CPU), **changes)
+    return dict(list(found.items())[::4]) if quick else found
+
+
+def objectives(ran: Ran) -> dict[str, float]:
+    """What a setting is judged by, ns; less is better."""
+    rows, done = ran.iterations, ran.outcomes
+    tpot = done["tpot_ns"][done["output_tokens"] > 1]
+    return {
+        "e2e_mean": float(done["e2e_ns"].mean()), "ttft_mean": float(done["ttft_ns"].mean()),
+        "ttft_p90": float(np.percentile(done["ttft_ns"], 90)), "tpot_mean": float(tpot.mean()),
+        "makespan": float(rows["start_ns"][-1] + rows["duration_ns"][-1] - done["arrival_ns"].min()),
+    }  # fmt: skip
+
+
+def agreement(one: list[dict[str, float]], other: list[dict[str, float]], name: str) -> tuple[float, float]:
+    """Kendall's tau of both, and the regret of ``one``'s best by ``other``'s figures."""
+    from tracekit.trust import kendall_tau, regret_of
+
+    first, second = [each[name] for each in one], [each[name] for each in other]
+    return kendall_tau(first, second), regret_of(first, second)
+
+
+def measure(given: argparse.Namespace) -> Report:
+    os.environ["OMP_NUM_THREADS"] = "1"
+    if not given.wall:
+        time.perf_counter_ns = time.thread_time_ns  # before the engine's modules are loaded: its clock
+    import torch
+
+    from replay_engine.torch_engine.calibrate import calibrate_model, plan_for
+    from replay_engine.torch_engine.engine import EngineOptions, load_model
+
+    torch.set_num_threads(1)
+    options = EngineOptions(model="tiny", device="cpu")
+    model = load_model(options)
+    plan = plan_for(model)
+    if given.quick:
+        plan = replace(plan, cases=plan.cases[::6], repeats=2, prompt=200, output=8, groups=(1, 4, 8))
+    latency = calibrate_model(model, options, plan).profile.latency
+    return _report(model, options, latency, given)
+
+
+def _report(model: Any, options: Any, latency: Latency, given: argparse.Namespace) -> Report:
+    source = settled(latency, given.requests, given.utilisation)
+    configs = settings(given.quick)
+    predicted = [objectives(simulated(latency, source, each)) for each in configs.values()]
+    # one round after the other, so that a slow minute of the machine does not fall on one setting alone
+    rounds = [[objectives(engine_run(model, options, source, each)) for each in configs.values()] for _ in range(given.rounds)]
+    observed, half = _means(rounds), max(1, given.rounds // 2)
+    figures: dict[str, Figure] = {}
+    for name in OBJECTIVES:
+        tau, regret = agreement(predicted, observed, name)
+        own, own_regret = agreement(_means(rounds[:half]), _means(rounds[half:] or rounds), name)
+        head = name == OBJECTIVES[0]
+        figures[f"{name}_tau"] = Figure(
+            value=tau, unit="", target=0.8 if head else None, reference=f"the halves of the engine's rounds agree at {own:.3f}"
+        )
+        figures[f"{name}_regret"] = Figure(
+            value=100 * regret, unit="%", target=3.0 if head else None, at_most=True,
+            reference=f"the first half's best by the second half: {own_regret:.1%}",
+        )  # fmt: skip
+    first = OBJECTIVES[0]
+    values = [each[first] for each in observed]
+    figures["spread"] = Figure(value=max(values) / min(values), unit="x", reference=f"worst over best by {first}, observed")
+    errors = [abs(a[first] / b[first] - 1) for a, b in zip(predicted, observed, strict=True)]
+    figures["error"] = Figure(value=100 * float(np.median(errors)), unit="%", reference=f"median error of {first} over settings")
+    clock = "CPU time of the one thread" if time.perf_counter_ns is time.thread_time_ns else "wall time"
+    notes = [f"{len(configs)} settings, {source.total} requests unseen by the calibration; tiny, float32, one thread; {clock}"]
+    best = min(zip(predicted, configs, strict=True), key=lambda each: each[0][first])[1]
+    true = min(zip(observed, configs, strict=True), key=lambda each: each[0][first])[1]
+    notes.append(f"predicted best: {best}; observed best: {true}")
+    return Report(benchmark="rank_agreement", figures=figures, notes=notes)
+
+
+def _means(rounds: list[list[dict[str, float]]]) -> list[dict[str, float]]:
+    """Per setting, the mean of each objective over the rounds."""
+    return [
+        {name: float(np.mean([each[name] for each in setting])) for name in setting[0]} for setting in zip(*rounds, strict=True)
+    ]
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--requests", type=int, default=120, help="length of the trace (default 120)")
+    parser.add_argument(
+        "--utilisation", type=float, default=0.9, help="share of the time that the default setting is busy (default 0.9)"
+    )
+    parser.add_argument("--rounds", type=int, default=2, help="how often the engine runs each setting (default 2)")
+    parser.add_argument("--quick", action="store_true", help="six settings, few batches and a short replay to calibrate from")
+    parser.add_argument("--wall", action="store_true", help="wall time instead of CPU time: needs a quiet machine")
+
+
+def main(argv: list[str] | None = None) -> None:
+    run_main("rank_agreement", "Simulator and torch engine: do they rank settings alike?", measure, argv, _options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""The benchmark of rank agreement, with a simulator in the engine's place: what it compares, by value."""
+
+from __future__ import annotations
+
+from benchmarks.rank_agreement import OBJECTIVES, agreement, objectives, settings
+from benchmarks.unseen import Unseen, simulated
+from replay_engine.profile import Latency
+
+COSTS = Latency(floor_ns=4e6, a_ns=4e6, b_ns=8e4, c_ns=90.0, d_ns=1e5, e_ns=1e3, h0_ns=2e5)
+SOURCE = Unseen(total=60, gap_ns=2.2e7)
+
+
+def test_there_are_twenty_four_settings_and_none_twice() -> None:
+    found = settings()
+    assert len(found) == len(set(found.values())) == 24
+    assert len(settings(quick=True)) == 6
+
+
+def test_an_engine_of_other_speed_is_ranked_alike_and_one_of_another_make_is_not() -> None:
+    slower = Latency(**{name: 1.1 * getattr(COSTS, name) for name in COSTS.__slots__})
+    # prompts for nothing, and each further sequence as dear as an iteration: few seats win
+    other = Latency(floor_ns=1e5, a_ns=1e5, b_ns=1.0, d_ns=2e7)
+    rows = {}
+    for name, costs in (("true", COSTS), ("slower", slower), ("other", other)):
+        rows[name] = [objectives(simulated(costs, SOURCE, each)) for each in settings().values()]
+    for name in OBJECTIVES:
+        assert agreement(rows["true"], rows["true"], name) == (1.0, 0.0)
+    tau, regret = agreement(rows["slower"], rows["true"], OBJECTIVES[0])
+    assert tau > 0.8
+    assert regret < 0.03
+    assert agreement(rows["other"], rows["true"], "e2e_mean")[0] < tau
