@@ -39,7 +39,7 @@ def log(file: Path, *, stretches: int = 240, rank: str = "TP0", extra: str = "",
             rate = before / (max(FLOOR, A + B * before) / 1e9) if before else 0.5
             lines.append(
                 f"[2026-10-01 11:53:32 {rank}] Prefill batch, #new-seq: {left + 1}, #new-token: {tokens}, #cached-token: 0,"
-                f" token usage: 0.10, #running-req: {running}, #queue-req: {left}, #pending-token: 0, input throughput (token/s): {rate:.2f}"
+                f" token usage: 0.10, #running-req: {running}, #queue-req: {left}, input throughput (token/s): {rate:.2f}"
             )
             before = float(tokens)
     file.write_text("\n".join(["server_args=...", *lines]) + "\n", encoding="utf-8")
