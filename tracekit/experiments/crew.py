@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -22,24 +23,39 @@ Done = Callable[[Cell], None]
 
 
 class Crew:
-    """Worker processes, started at once: they import while the plan is made. Use it as a context manager: none outlives it.
+    """Worker processes, forked by one that imports while the plan is made. Use it as a context manager: none outlives it.
 
     A worker keeps to the levels of one window, whose requests it has read; when no window is left untouched it takes over
     levels of another's.
     """
 
     def __init__(self, database: Path, jobs: int) -> None:
+        pipes = [(os.pipe(), os.pipe()) for _ in range(jobs)]
+        theirs = [(orders[0], answers[1]) for orders, answers in pipes]
         command = [sys.executable, "-m", "tracekit.experiments.worker", str(database)]
-        self._workers = [_Worker(command) for _ in range(jobs)]
+        self._process = subprocess.Popen(
+            [*command, *(f"{orders},{answers}" for orders, answers in theirs)], stdin=subprocess.DEVNULL, start_new_session=True,
+            pass_fds=[end for pair in theirs for end in pair],
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # numpy's own threads: nothing forks beside a thread
+        )  # fmt: skip
+        for pair in theirs:
+            for end in pair:
+                os.close(end)
+        self._workers = [_Worker(orders[1], answers[0]) for orders, answers in pipes]
         self._spots: dict[tuple[int, int], list[Cell]] = {}
         self._untouched: list[tuple[int, int]] = []
+        self._through = False
 
     def __enter__(self) -> Crew:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if not self._through:
+            with suppress(ProcessLookupError):  # whatever they still do is not needed
+                os.killpg(self._process.pid, signal.SIGKILL)
         for worker in self._workers:
             worker.end()
+        self._process.wait()
 
     def run(self, folder: Path, cells: Sequence[Cell], done: Done, cancelled: Callable[[], bool]) -> None:
         """Replay ``cells`` of the plan in ``folder``; ``done(cell)`` as each result is there. ``KeyboardInterrupt`` when
@@ -60,6 +76,7 @@ class Crew:
                     for cell in worker.heard():
                         done(cell)
                         self._give(worker)
+        self._through = True
 
     def _give(self, worker: _Worker) -> None:
         cell = self._next(worker.spot)
@@ -84,12 +101,9 @@ class Crew:
 class _Worker:
     """One process; its answers are read without waiting for whole lines."""
 
-    def __init__(self, command: Sequence[str]) -> None:
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._orders: IO[bytes] = self._process.stdin
-        self.answers: IO[bytes] = self._process.stdout
+    def __init__(self, orders: int, answers: int) -> None:
+        self._orders: IO[bytes] = os.fdopen(orders, "wb")
+        self.answers: IO[bytes] = os.fdopen(answers, "rb")
         self._rest = b""
         self.busy: Cell | None = None
         self.spot: tuple[int, int] | None = None
@@ -107,15 +121,12 @@ class _Worker:
         """Cells that are done. ``TracekitError`` when the worker could not go on."""
         piece = self.answers.read1(65536)  # type: ignore[attr-defined]
         if not piece:
-            code = self._process.wait()
-            raise TracekitError(f"a worker process ended with code {code} in the middle of a replay; what is done is kept")
+            raise TracekitError("a worker process ended in the middle of a replay; what is done is kept")
         *lines, self._rest = (self._rest + piece).split(b"\n")
         return [_cell_of(json.loads(line)) for line in lines]
 
     def end(self) -> None:
-        """Nothing that it still does is needed."""
-        self._process.kill()
-        self._process.wait()
+        """Close both pipes."""
         with suppress(BrokenPipeError):
             self._orders.close()
         self.answers.close()

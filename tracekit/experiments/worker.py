@@ -1,19 +1,24 @@
-"""``python -m tracekit.experiments.worker DATABASE``: replays the cells it is told, until its input ends.
+"""``python -m tracekit.experiments.worker DATABASE ORDERS,ANSWERS ...``: worker processes, one for each pair of pipe ends.
 
-The first line on standard input is the experiment's FOLDER. Each line ``TRACE WINDOW LEVEL`` after it is one cell; its result
-is a file in FOLDER, and a line of JSON on standard output says that it is there (``{"done": [t, w, l]}``), or why not
-(``{"error": one line, "exit_code": n}``). A process of its own started by name, rather than a fork or a pool: it holds no lock
-or thread of its parent's, needs no guarded main module, and ends by itself when its parent is killed.
+A process that is started by name imports once and forks the workers, so that it holds no lock or thread of its parent's and
+needs no guarded main module; it has one thread itself, and then only waits for them. A worker replays the cells it is told until
+its orders end, which they do also when the experiment's process is killed. The first line of orders is the experiment's FOLDER.
+Each line ``TRACE WINDOW LEVEL`` after it is one cell; its result is a file in FOLDER, and a line of JSON among the answers says
+that it is there (``{"done": [t, w, l]}``), or why not (``{"error": one line, "exit_code": n}``).
 """
 
 from __future__ import annotations
 
+import gc
+import importlib
 import json
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from replay_engine.config import ConfigError
 from tracekit.errors import TracekitError, shown
@@ -24,17 +29,55 @@ from tracekit.store import Store
 
 __all__ = ["main"]
 
+_PRELOADED = ("duckdb",)
+"""What every worker imports with its first cell. Not pyarrow: it starts a thread, beside which nothing may fork."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve cells until the input ends; the process's exit code."""
-    (database,) = sys.argv[1:] if argv is None else argv
+    """Fork the workers and wait for them; who reads a worker's answers is told how it died."""
+    database, *given = sys.argv[1:] if argv is None else argv
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever else is printed is no answer
-    orders = sys.stdin.buffer
+    os.dup2(2, 1)  # whatever is printed is no answer
+    for name in _PRELOADED:
+        importlib.import_module(name)
+    gc.freeze()  # what is shared stays shared
+    pipes = [(int(orders), int(answers)) for orders, answers in (pair.split(",") for pair in given)]
+    answers_of: dict[int, int] = {}
+    for at, (orders, answers) in enumerate(pipes):
+        pid = os.fork()
+        if not pid:
+            for other in (*answers_of.values(), *(end for pair in pipes[at + 1 :] for end in pair)):
+                os.close(other)
+            os._exit(_serve(database, orders, answers))
+        os.close(orders)
+        answers_of[pid] = answers
+    while answers_of:
+        pid, status = os.wait()
+        answers, code = answers_of.pop(pid), os.waitstatus_to_exitcode(status)
+        if code:
+            text = f"a worker process ended with code {code} in the middle of a replay; what is done is kept"
+            with suppress(BrokenPipeError):
+                os.write(answers, json.dumps({"error": text, "exit_code": 5}).encode() + b"\n")
+        os.close(answers)
+    return 0
+
+
+def _serve(database: str, orders: int, answers: int) -> int:
+    """Serve cells until the orders end; the process's exit code: 0 where the answers say what went wrong."""
+    try:
+        with os.fdopen(orders, "rb") as told, os.fdopen(answers, "w", buffering=1) as said:
+            _answer(database, told, said)
+    except BrokenPipeError:  # nobody reads any more
+        return 0
+    except BaseException:
+        return 1
+    return 0
+
+
+def _answer(database: str, orders: IO[bytes], answers: IO[str]) -> None:
     folder = os.fsdecode(orders.readline()).rstrip("\n")
     if not folder:  # the experiment ended before its first replay
-        return 0
+        return
     results = ResultFolder(Path(folder))
     try:
         replays = CellReplays(Store(database), results.plan())
@@ -45,12 +88,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             answers.write(json.dumps({"done": cell}) + "\n")
     except (TracekitError, ConfigError) as error:
         answers.write(json.dumps({"error": str(error), "exit_code": getattr(error, "exit_code", 2)}) + "\n")
-        return 1
+    except BrokenPipeError:
+        raise
     except Exception as error:  # the parent must hear of it, whatever it is: it waits for an answer
         text = shown(" ".join(f"{type(error).__name__}: {error}".split()), 300)
         answers.write(json.dumps({"error": f"internal error in a worker: {text}", "exit_code": 5}) + "\n")
-        return 1
-    return 0
 
 
 if __name__ == "__main__":
