@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dash import Dash
 from dash.development.base_component import Component
 
-from dashboards.pages import compare, memory, quality, requests, runs, tail, timeline, trace
+from dashboards.pages import compare, memory, quality, requests, runs, tail, timeline, trace, verdict
 from dashboards.queries import RunBook
 
 __all__ = ["PAGES", "Page"]
@@ -31,6 +31,7 @@ def _page(module: object, path: str, title: str, asks: str) -> Page:
 
 PAGES = (
     _page(runs, "/runs", "Runs", "Which run?"),
+    _page(verdict, "/verdict", "Verdict", "What is wrong, how sure is it, and what do I change?"),
     _page(tail, "/tail", "Tail", "Which requests are slow, and what do they have in common?"),
     _page(timeline, "/timeline", "Timeline", "What was the scheduler doing then?"),
     _page(requests, "/requests", "Requests", "What happened to this one?"),

@@ -77,7 +77,7 @@ def render(table: RunTable) -> tuple[str, Any]:
 
 def _cells(row: RunRow) -> list[Any]:
     address = Address(run=row.ref)
-    first = "/timeline"
+    first = "/timeline" if row.live else "/verdict"
     name = f"run {row.ref}" if row.ref.isdigit() else "under way" if row.live else "left"
     title = [dcc.Link(name, href=first + address.search()), html.Span(f" {row.name}" if row.name else "", className="quiet")]
     return [

@@ -12,6 +12,7 @@ from dashboards.address import Address, parse_address, window_ns
 from dashboards.buckets import downsample, span_ns
 from dashboards.figures import timeline_figure
 from dashboards.markup import aria, control
+from dashboards.pages.timeline_detail import register_detail
 from dashboards.palette import THEMES
 from dashboards.queries import RunBook, RunView
 from dashboards.summary import describe_window
@@ -111,6 +112,7 @@ def layout() -> Any:
                 style=COVERED,
             ),
             html.P(id="summary", className="summary"),
+            html.Div(id="timeline-detail"),
             dcc.Interval(id="tick", interval=QUIET_MS),
             dcc.Store(id="drawn", data={}),
             dcc.Store(id="navigated"),
@@ -145,6 +147,7 @@ def register(app: Dash, book: RunBook) -> None:
         State("drawn", "data"),
         running=[(Output("tick", "disabled"), True, False)],
     )(show)
+    register_detail(app, book)
 
 
 def render(book: RunBook, search: str | None, theme: str, drawn: dict[str, Any]) -> Answer:

@@ -1,0 +1,148 @@
+"""The verdict of a run as pages show it: the latest one recorded, or one made now, without replays, and kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from tracekit.diagnosis.verdict import build_verdict
+
+from dashboards.queries import RunBook
+from tracekit.diagnosis.diagnose import diagnose
+from tracekit.errors import UsageError
+
+__all__ = ["Card", "Proven", "Verdict", "cards_of", "read_verdict"]
+
+
+class Verdict(NamedTuple):
+    """``document``: ``tracekit.verdict/1``. ``recorded``: it was made by ``tracekit diagnose``, else now, without replays."""
+
+    run: int
+    document: dict[str, Any]
+    recorded: bool
+
+
+class Proven(NamedTuple):
+    """A change of the policy in words and flags, and what a replay of it did (``outcome`` empty: it was not replayed)."""
+
+    change: str
+    flags: str
+    price: str
+    why: str
+    outcome: str
+    reason: str
+    figures: tuple[str, ...]
+
+
+class Card(NamedTuple):
+    """One finding as text. ``share`` of all excess, 0 to 1; ``depth``: 1 for a consequence. ``evidence``: name, value, threshold,
+    SQL. ``advice``: what may be recommended; ``tried``: other changes that were replayed. ``t_s``: where it shows, seconds."""
+
+    id: str
+    name: str
+    what: str
+    depth: int
+    under: str | None
+    excess_s: float
+    share: float
+    confidence: str
+    because: str
+    measure: str
+    classes: tuple[str, ...]
+    evidence: tuple[tuple[str, str, str, str], ...]
+    is_not: tuple[str, ...]
+    advice: Proven | None
+    tried: tuple[Proven, ...]
+    t_s: tuple[float, float]
+    requests: tuple[int, ...]
+
+
+def read_verdict(book: RunBook, ref: str) -> Verdict:
+    """Errors: ``UsageError`` for a run under way or without requests, ``LockedError``."""
+    row = book.recorded(ref)
+    if row is None:
+        raise UsageError("this run is under way: its verdict comes when it has been committed")
+    run = int(row["run"])
+    with book.store.read() as con:
+        there = con.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'findings'").fetchall()
+        query = "SELECT document FROM findings WHERE run = ? AND rank = 0 ORDER BY diagnosis DESC LIMIT 1"
+        found = con.execute(query, [run]).fetchall() if there else []
+    if found:
+        return Verdict(run, json.loads(found[0][0]), True)
+
+    def make() -> dict[str, Any]:
+        data = book.data(ref)
+        return build_verdict(data, diagnose(data), budget=None)
+
+    return Verdict(run, book.remember(f"verdict {row['spool']}", make), False)
+
+
+def cards_of(document: dict[str, Any]) -> tuple[Card, ...]:
+    """The findings in the verdict's order, consequences right after their causes."""
+    findings = document["findings"]
+    ids = {each["id"] for each in findings}
+    ordered = []
+    for each in findings:
+        if each["under"] in ids:
+            continue
+        ordered.append((0, each))
+        ordered += [(1, other) for other in findings if other["under"] == each["id"]]
+    return tuple(_card(depth, each) for depth, each in ordered)
+
+
+def _card(depth: int, each: dict[str, Any]) -> Card:
+    advice = [_proven(change) for change in each["recommend"]]
+    where = each["where"]
+    return Card(
+        id=each["id"],
+        name=each["name"],
+        what=each["what"],
+        depth=depth,
+        under=each["under"],
+        excess_s=each["excess_s"],
+        share=each["share_of_excess"],
+        confidence=each["confidence"],
+        because=each["because"],
+        measure=each["measure"],
+        classes=tuple(each["classes"]),
+        evidence=tuple(_evidence(one) for one in each["evidence"]),
+        is_not=tuple(each["not"]),
+        advice=advice[0] if advice else None,
+        tried=tuple(_proven(change) for change in each["tried"]),
+        t_s=(where["t0_s"], where["t1_s"]),
+        requests=tuple(where["requests_top"]),
+    )
+
+
+def _evidence(each: dict[str, Any]) -> tuple[str, str, str, str]:
+    def said(value: float | None) -> str:
+        if value is None:
+            return "-"
+        if each["unit"] == "share":
+            return f"{100 * value:.1f} %"
+        return f"{value:,.4g} {each['unit']}".strip()
+
+    bound = "" if each["threshold"] is None else said(each["threshold"])
+    return each["metric"], said(each["value"]), bound, each["sql"] or each["note"]
+
+
+def _proven(change: dict[str, Any]) -> Proven:
+    done = change.get("replayed") or {}
+    knob = f"{change['knob']} {change['old']} → {change['new']}" if change.get("new") else change["knob"]
+    return Proven(
+        change=knob,
+        flags=" ".join(change["flags"].get("vllm", [])) if change.get("flags") else "",
+        price=change.get("price") or "",
+        why=change.get("why") or "",
+        outcome=done.get("outcome", ""),
+        reason=done.get("reason", ""),
+        figures=tuple(_figures(done)),
+    )
+
+
+def _figures(done: dict[str, Any]) -> Iterator[str]:
+    for each in done.get("figures", ()):
+        values = [each.get(side) for side in ("before", "after")]
+        before, after = (f"{value:,.4g}" if isinstance(value, int | float) else "-" for value in values)
+        yield f"{each.get('measure', '')} {before} → {after} {each.get('unit', '')}".strip()
