@@ -32,7 +32,8 @@ def _bar(name: str, value: float, colour: str, hatch: str, theme: Theme) -> dict
     pattern = {"shape": hatch, "fgcolor": theme.hatch, "bgcolor": colour, "size": 6, "solidity": 0.25}
     marker = {"color": colour, "line": {"width": 1, "color": theme.paper}, **({"pattern": pattern} if hatch else {})}
     told = f"{name}: {seconds(value)}<extra></extra>"
-    return {"type": "bar", "orientation": "h", "name": name, "x": [value], "y": [""], "marker": marker, "hovertemplate": told}
+    bar = {"type": "bar", "orientation": "h", "name": name, "x": [value], "y": ["excess"]}
+    return {**bar, "marker": marker, "hovertemplate": told}
 
 
 def describe_excess(cards: Sequence[Card], excess_s: float, unexplained_s: float, basis: str) -> str:

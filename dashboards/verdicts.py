@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from tracekit.diagnosis.verdict import build_verdict
-
 from dashboards.queries import RunBook
 from tracekit.diagnosis.diagnose import diagnose
+from tracekit.diagnosis.verdict import build_verdict
+from tracekit.diagnosis.wording import figure_text
 from tracekit.errors import UsageError
 
 __all__ = ["Card", "Proven", "Verdict", "cards_of", "read_verdict"]
@@ -119,9 +119,8 @@ def _evidence(each: dict[str, Any]) -> tuple[str, str, str, str]:
     def said(value: float | None) -> str:
         if value is None:
             return "-"
-        if each["unit"] == "share":
-            return f"{100 * value:.1f} %"
-        return f"{value:,.4g} {each['unit']}".strip()
+        unit = "" if each["unit"] in ("ns", "share", "s") else f" {each['unit']}"
+        return figure_text(value, each["unit"]) + unit
 
     bound = "" if each["threshold"] is None else said(each["threshold"])
     return each["metric"], said(each["value"]), bound, each["sql"] or each["note"]
@@ -143,6 +142,8 @@ def _proven(change: dict[str, Any]) -> Proven:
 
 def _figures(done: dict[str, Any]) -> Iterator[str]:
     for each in done.get("figures", ()):
-        values = [each.get(side) for side in ("before", "after")]
-        before, after = (f"{value:,.4g}" if isinstance(value, int | float) else "-" for value in values)
-        yield f"{each.get('measure', '')} {before} → {after} {each.get('unit', '')}".strip()
+        if each["before"] == each["after"]:
+            continue
+        before, after = (figure_text(each[side], each["unit"]) for side in ("before", "after"))
+        unit = "" if each["unit"] in ("ns", "share", "count", "s") else f" {each['unit']}"
+        yield f"{each['metric']} {before} → {after}{unit}"
