@@ -16,9 +16,9 @@ _FILLS = ((PURPLE, ""), (ORANGE, ""), (BLUE, ""), (SKY, ""), (GREEN, ""), (VERMI
 
 
 def excess_figure(cards: Sequence[Card], unexplained_s: float, theme: Theme) -> dict[str, Any]:
-    """Seconds of request time in excess, stacked along one line; causes only, since consequences lie within them."""
+    """Seconds of request time in excess, stacked along one line; what a consequence explains is its own."""
     traces = []
-    for (colour, hatch), card in zip(_FILLS, [card for card in cards if not card.depth], strict=False):
+    for (colour, hatch), card in zip(_FILLS, cards, strict=False):
         traces.append(_bar(card.id, card.excess_s, theme.fill(colour), hatch, theme))
     traces.append(_bar("not explained", unexplained_s, theme.fill(GREY), ".", theme))
     layout = plain_layout(theme, 130, "seconds of request time in excess", "")
@@ -40,6 +40,6 @@ def describe_excess(cards: Sequence[Card], excess_s: float, unexplained_s: float
     """The bar in one sentence."""
     if excess_s <= 0:
         return f"No request took longer than allowed ({basis})."
-    parts = [f"{card.id} {percent(card.share)}" for card in cards if not card.depth]
+    parts = [f"{card.id} {percent(card.share)}" for card in cards]
     parts.append(f"not explained {percent(unexplained_s / excess_s)}")
     return f"{seconds(excess_s)} of request time beyond what is allowed ({basis}): {', '.join(parts)}."

@@ -19,6 +19,7 @@ import pytest
 from tests.dashboards.asking import Asker, over_http
 from tests.dashboards.browser import ROOT, served, serving
 from tests.dashboards.runs import recorded
+from tracekit.replay import replay
 from tracekit.store import Store, list_runs
 
 DRAWN = "() => document.querySelectorAll('#timeline .scatterlayer .trace path.js-fill').length >= 5"
@@ -266,3 +267,33 @@ def test_replays_commit_while_pages_are_open(tmp_path: Path, store: Store, watch
     for search in ("?run=last", "?run=live", "?run=last&last=10"):
         assert {"running", "finished"} <= told[search] <= {"missing", "running", "committing", "busy", "finished"}, told
         assert "missing" not in states[search][states[search].index("running") :]
+
+
+def test_from_the_list_of_runs_to_the_verdict_to_the_iterations(tmp_path: Path, watch: Callable[..., Watched]) -> None:
+    """With the keyboard where there is a key for it; what is shown is in the address, so that Back leads back."""
+    db = tmp_path / "t.duckdb"
+    settings = ("max_num_seqs=4",)
+    replay(str(ROOT / "examples" / "demo_trace.jsonl.gz"), limit=200, db=str(db), engine="sim", slo="ttft=500ms", sets=settings)
+    with serving(db) as url:
+        shown = watch(url, color_scheme="dark").open("")
+        page = shown.page
+        page.get_by_role("link", name="run 1").click()
+        assert "QUEUE_SEATS" in shown.until("vd-said", "QUEUE_SEATS")
+        assert "?run=1" in page.url
+        page.keyboard.press("j")
+        assert page.evaluate("document.activeElement.ariaLabel").startswith("Finding ")
+        page.get_by_role("link", name="Show me").first.click()
+        shown.drawn()
+        assert re.search(r"/timeline\?run=1&t=[\d.]+-[\d.]+&f=QUEUE_SEATS", page.url)
+        page.get_by_title("Remove: finding QUEUE_SEATS").wait_for()
+        page.keyboard.press("g")
+        page.keyboard.press("q")
+        shown.until("rq-said", "requests are selected")
+        page.keyboard.press("?")
+        page.get_by_role("dialog").wait_for()
+        page.keyboard.press("Escape")
+        page.get_by_role("dialog").wait_for(state="hidden")
+        page.go_back()
+        shown.drawn()
+        page.go_back()
+        shown.until("vd-said", "QUEUE_SEATS")

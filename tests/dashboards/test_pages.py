@@ -14,10 +14,13 @@ from dash.development.base_component import Component
 from dashboards.address import Address, parse_address
 from dashboards.app import create_app
 from dashboards.beside import beside
+from dashboards.blame import WAITS, blame_of, carriers
 from dashboards.frame import render_frame
 from dashboards.heading import heading_of, selection_chips
+from dashboards.members import members_of
 from dashboards.memory import peak_of, preempted, pressure_of
-from dashboards.pages import PAGES, compare, memory, quality, requests, runs, tail, trace
+from dashboards.pages import PAGES, compare, memory, quality, requests, runs, tail, trace, verdict
+from dashboards.pages.timeline_detail import render_detail
 from dashboards.palette import DARK, LIGHT
 from dashboards.queries import RunBook
 from dashboards.request_rows import list_requests, lives_of
@@ -25,9 +28,13 @@ from dashboards.run_rows import read_runs
 from dashboards.selection import choices_of, selected
 from dashboards.tail import contrasts, percentiles, tail_map
 from dashboards.tail_figures import map_figure
+from dashboards.verdict_figure import excess_figure
+from dashboards.verdicts import cards_of, read_verdict
 from dashboards.waterfall import describe_lives, waterfall_figure
 from dashboards.words import count, percent, rate, seconds
 from tests.dashboards.runs import recorded
+from tracekit.diagnosis.diagnose import diagnose
+from tracekit.diagnosis.verdict import build_verdict
 from tracekit.replay import replay
 from tracekit.store import Store, sql
 
@@ -199,6 +206,7 @@ RENDERS = {
     "compare": lambda book, search: compare.render(book, search, "dark"),
     "trace": lambda book, search: trace.render(book, search, "light"),
     "quality": lambda book, search: quality.render(book, search),
+    "verdict": lambda book, search: verdict.render(book, search, "light"),
 }
 
 
@@ -235,6 +243,58 @@ def test_every_page_is_reached_from_the_rail_with_the_selection(book: RunBook) -
     for page in PAGES:
         assert client.get(page.path).status_code == 200
         assert page.layout() is not None
+
+
+def test_the_verdict_is_the_diagnosis_in_words(book: RunBook) -> None:
+    found = read_verdict(book, "1")
+    assert not found.recorded
+    assert found.document == build_verdict(book.data("1"), diagnose(book.data("1")), budget=None)
+    cards = cards_of(found.document)
+    assert {card.id for card in cards} == {each["id"] for each in found.document["findings"]}
+    assert cards
+    said, body = verdict.render(book, "?run=1", "dark")
+    text = text_of(body)
+    assert said == found.document["verdict"]
+    for card in cards:
+        assert card.name in text
+        assert all(name in text and value in text for name, value, _, _ in card.evidence[:3])
+        assert f"/timeline?run=1&t={card.t_s[0]:.9f}".rstrip("0").rstrip(".") in text
+    assert "tracekit diagnose 1" in text
+    left = found.document["unexplained"]["excess_s"]
+    figure = excess_figure(cards, left, LIGHT)
+    assert figure["data"][-1]["name"] == "not explained"
+    assert sum(bar["x"][0] for bar in figure["data"]) == pytest.approx(found.document["excess_s"], rel=1e-4)
+
+
+def test_blame_sums_to_what_the_selected_requests_waited(book: RunBook) -> None:
+    data, view = book.data("1"), Address(run="1", cls="interactive")
+    end = int((data.iterations["start_ns"] + data.iterations["duration_ns"]).max())
+    waits = ", ".join(f"'{phase}'" for phase in WAITS)
+    query = (
+        "SELECT sum(s.end_ns - s.start_ns), sum(greatest(0, least(s.end_ns, 30e9) - greatest(s.start_ns, 10e9))) FROM spans s"
+        f" JOIN outcomes o USING (run, request) WHERE run = 1 AND o.class = 'interactive' AND s.phase IN ({waits})"
+    )
+    whole, part = rows(book, query)[0]
+    found = blame_of(data, view, np.linspace(0, end, 401).astype(np.int64))
+    assert (found.total_ns, float(found.waited_ns.sum())) == (whole, pytest.approx(float(whole), rel=1e-9))  # type: ignore[arg-type]
+    window = blame_of(data, view, np.linspace(10 * 10**9, 30 * 10**9, 101).astype(np.int64))
+    assert float(window.waited_ns.sum()) == pytest.approx(float(part), rel=1e-9)  # type: ignore[arg-type]
+    assert 0 < carriers(window.waited_ns) <= 100
+
+
+def test_iterations_one_by_one(book: RunBook) -> None:
+    data = book.data("1")
+    first = data.iterations[200:230]
+    begin, end = int(first["start_ns"][0]), int(first["start_ns"][-1]) + 1
+    found = members_of(data, 0, begin, end)
+    assert [each.iteration for each in found] == first["iteration"].tolist()
+    for each, row in zip(found, first, strict=True):
+        assert sum(tokens for _, tokens, _, _ in each.prefill) == row["prefill_tokens"]
+        assert each.expected_s == pytest.approx(row["duration_ns"] / 1e9, rel=1e-6)
+    assert members_of(data, 0, 0, 10**15) == ()
+    drawn = text_of(render_detail(book, f"?run=1&t={begin / 1e9}-{end / 1e9}", "light"))
+    assert "Iterations one by one" in drawn
+    assert render_detail(book, "?run=1", "light") == []
 
 
 def test_a_run_of_an_older_version_is_named(store: Store) -> None:
