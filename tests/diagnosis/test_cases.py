@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pytest
 
 from benchmarks.case_setups import CASES, recipe_setup
+from replay_engine.policy import build_policy
+from replay_engine.profile import Latency, load_profile
+from tracekit.diagnosis import load_run_data
 from tracekit.diagnosis.diagnose import diagnose
 from tracekit.diagnosis.finding import Change, Diagnosis, Finding
 from tracekit.diagnosis.run_data import RunData
+from tracekit.diagnosis.signals import SIGNALS, evidence, q_share95
+from tracekit.diagnosis.view import View
+from tracekit.door_facts import door_facts
+from tracekit.metrics import SloTable
+from tracekit.metrics.slo import Slo
+from tracekit.replay import replay
+from tracekit.store import Store, sql
+from tracekit.traces.load import read_trace
+from tracekit.traces.source import TraceSource
 
 EXPECTED: dict[str, tuple[list[str], tuple[str, ...], dict[str, tuple[float, float]]]] = {
     "C1": ([], (), {}),
@@ -182,3 +197,86 @@ def roots(found: Diagnosis) -> list[Finding]:
     for finding in found.findings:
         seen.setdefault(finding.excess_ns, finding)
     return list(seen.values())
+
+
+@pytest.mark.parametrize("case", ["D01", "D02", "D06", "D08", "D13"])
+def test_names_do_not_matter(case: str, tmp_path: Path) -> None:
+    text = (CASES / f"{case}.yaml").read_text(encoding="utf-8").partition("variants:")[0]
+    path = tmp_path / "another.yaml"
+    path.write_text(re.sub(r"cls: (\w+)", lambda found: f"cls: q{found[1][::-1]}", text), encoding="utf-8")
+    found, before = diagnose(RunData.replayed(recipe_setup(path, tmp_path / "built"))), diagnosis_of(case)
+    assert [each.id for each in found.findings] == [each.id for each in before.findings]
+    assert [each.sets for each in proposed(found)] == [each.sets for each in proposed(before)]
+    renamed = [tuple(f"q{name[::-1]}" for name in each.classes) for each in before.findings]
+    assert [each.classes for each in found.findings] == renamed
+
+
+@pytest.mark.parametrize(("case", "seeds"), [("D01", 3), ("D02", 3), ("D05", 3), ("D07", 2), ("D12", 2), ("D13", 3), ("C1", 2)])
+def test_another_draw_of_the_same_service_is_told_alike(case: str, seeds: int, tmp_path: Path) -> None:
+    text = (CASES / f"{case}.yaml").read_text(encoding="utf-8").partition("variants:")[0]
+    for seed in range(seeds):
+        path = tmp_path / f"draw{seed}.yaml"
+        path.write_text(re.sub(r"^seed: \d+", f"seed: {7000 + seed}", text, flags=re.M), encoding="utf-8")
+        found = diagnose(RunData.replayed(recipe_setup(path, tmp_path / f"built{seed}")))
+        assert [each.id for each in found.findings][:1] == EXPECTED[case][0][:1], seed
+
+
+@pytest.mark.parametrize("case", ["D01", "D05", "D10", "D12"])
+def test_an_slo_that_everybody_meets_leaves_nothing_to_say(case: str) -> None:
+    data = run_of(case)
+    rows = data.outcomes
+    slo = SloTable(default=Slo(ttft_ns=int(rows["ttft_ns"].max()) + 1))
+    setup = replace(data.setup, slo=slo)
+    easy = diagnose(RunData(setup=setup, tables=data.tables))
+    assert easy.findings == () and easy.excess_ns == 0
+    tight = SloTable(default=Slo(ttft_ns=int(np.quantile(rows["ttft_ns"], 0.7)) + 1))
+    hard = diagnose(RunData(setup=replace(data.setup, slo=tight), tables=data.tables))
+    assert hard.findings[0].id in {each.id for each in diagnosis_of(case).findings}
+    late = np.maximum(rows["ttft_ns"] - int(tight.default.ttft_ns or 0), 0)
+    assert hard.excess_ns == pytest.approx(float(late.sum()), rel=1e-9)
+
+
+def test_evidence_is_what_its_sql_yields(tmp_path: Path) -> None:
+    db = str(tmp_path / "t.duckdb")
+    example = Path(__file__).resolve().parents[2] / "examples" / "demo_trace.jsonl.gz"
+    small = ("num_gpu_blocks=260", "max_num_batched_tokens=512", "max_num_seqs=6", "max_model_len=4000", "async_scheduling=false")
+    replay(str(example), limit=400, db=db, engine="sim", sets=(*small, "scheduler_reserve_full_isl=false"), rate_scale=4.0)
+    view = View(load_run_data(Store(db), "last"))
+    shown = [evidence(view, name) for name in SIGNALS] + [q_share95(view, view.finished)]
+    asked = [each for each in shown if each.sql]
+    assert len(asked) >= 18
+    for each in asked:
+        assert each.sql is not None and each.value is not None
+        value = sql(Store(db), each.sql.format(run=1)).rows[0][0]
+        assert float(value or 0) == pytest.approx(each.value, rel=1e-6, abs=1e-9), each.metric
+
+
+MEASURED = Path(__file__).resolve().parents[2].parent / "shared" / "traces"
+
+
+@pytest.mark.skipif(not MEASURED.is_dir(), reason="the measured traces are not in this checkout")
+@pytest.mark.parametrize(
+    ("run", "nearest", "sets", "cause"),
+    [
+        ("rtxpro6000", "a100", ("max_num_seqs=128",), "QUEUE_SEATS"),
+        ("rtx4090", "l40s", ("max_num_seqs=256", "num_gpu_blocks=2588"), "QUEUE_KV"),
+    ],
+)
+def test_measured_runs_are_named_from_requests_and_settings(run: str, nearest: str, sets: tuple[str, ...], cause: str) -> None:
+    """Two runs of vLLM whose limits are known: seats, and KV. The profile is the nearest shipped one, brought to the observed
+    time between tokens by one factor."""
+    profile = load_profile(nearest)
+    source = TraceSource.from_loaded(read_trace(str(MEASURED / f"vllm_measured_llama8b_{run}.requests.jsonl")))
+    assert source.obs_e2e_ns is not None and source.obs_ttft_ns is not None
+    for _ in range(3):
+        policy = build_policy(profile, None, (*sets, "max_num_batched_tokens=2048", "max_model_len=32768"))
+        setup = replace(run_of("D03").setup, profile=profile, policy=policy, source=source,
+                        facts=door_facts(policy, profile, None, source))  # fmt: skip
+        data = RunData.replayed(setup)
+        ours = float((data.outcomes["e2e_ns"] - data.outcomes["ttft_ns"]).mean())
+        factor = float((source.obs_e2e_ns - source.obs_ttft_ns).mean()) / ours
+        names = [each.name for each in fields(Latency)]
+        slower = Latency(**{name: factor * getattr(profile.latency, name) for name in names})
+        profile = replace(profile, synthetic=True, latency=slower)
+    assert abs(factor - 1) < 0.05
+    assert diagnose(data).findings[0].id == cause

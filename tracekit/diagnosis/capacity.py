@@ -20,6 +20,9 @@ __all__ = ["Capacity", "capacity_of"]
 BULK = 0.5
 """Arrivals that come in so small a part of the run, or such a share of them at one moment, are a batch: they have no rate."""
 
+WAVE = 2.5
+"""Arrivals that come within so many times what a request takes once it runs are a wave: no rate that an engine settles to."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
@@ -137,6 +140,11 @@ def _rate(data: RunData, rows: npt.NDArray[np.void], engines: int) -> float | No
     window = int(arrival.max()) - int(arrival.min())
     length = max(int(data.outcomes["last_token_ns"].max()), int(arrival.max())) - int(data.outcomes["arrival_ns"].min())
     most = int(np.unique(arrival, return_counts=True)[1].max())
-    if data.policy.rules.client.max_in_flight is not None or window < BULK / 2 * length or most > BULK * len(rows):
+    client = data.policy.rules.client
+    if (client.max_in_flight is not None and client.arrival == "slot") or window < BULK / 2 * length or most > BULK * len(rows):
+        return None
+    served = rows["e2e_ns"] >= 0
+    lasts = float((rows["e2e_ns"][served] - rows["queue_ns"][served]).mean()) if served.any() else 0.0
+    if window < WAVE * lasts:
         return None
     return (len(rows) - 1) / (window / 1e9) / engines if window else None

@@ -58,18 +58,21 @@ class Remaining:
         self.first = {name: each.copy() for name, each in view.first.items()}
         self.later = {name: each.copy() for name, each in view.later.items()}
 
-    def take(self, claim: Claim) -> Floats:
-        """What the claim gets of it, per outcome row."""
-        total = np.zeros(len(self.first["prefill"]))
-        for pot, weights in ((self.first, claim.first), (self.later, claim.later)):
-            for family, weight in weights.items():
-                taken = pot[family] * np.clip(weight, 0.0, 1.0)
-                pot[family] -= taken
-                total += taken
-        return total
+    def take(self, claim: Claim) -> tuple[Floats, Floats]:
+        """What the claim gets of it before and after the first token, per outcome row."""
+        return _taken(self.first, claim.first), _taken(self.later, claim.later)
 
     def left(self) -> float:
         return float(sum(each.sum() for pot in (self.first, self.later) for each in pot.values()))
+
+
+def _taken(pot: dict[str, Floats], weights: Weights) -> Floats:
+    total = np.zeros(len(next(iter(pot.values()))))
+    for family, weight in weights.items():
+        taken = pot[family] * np.clip(weight, 0.0, 1.0)
+        pot[family] -= taken
+        total += taken
+    return total
 
 
 def change(

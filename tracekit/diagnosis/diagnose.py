@@ -16,6 +16,10 @@ __all__ = ["diagnose", "is_material"]
 
 LEAST_SHARE = 0.05
 """Of all excess: below, a cause is not worth a finding."""
+LEAST_LATE = 0.15
+"""Of the requests that miss an SLO: as many must owe a part of it to a cause that explains less."""
+OWN = 0.5
+"""What a request owes to a cause, of its excess before or after the first token."""
 LEAST_REQUESTS = 0.01
 """Requests in excess, of all: below, nothing is wrong with a run that has an SLO."""
 
@@ -49,10 +53,20 @@ def _settled(view: View) -> tuple[list[Settled], float]:
         said = detector(view)
         group = () if said is None else (said,) if isinstance(said, Claim) else said
         if group:
-            got = remaining.take(group[0])
-            settled += [Settled(claim=claim, got=got) for claim in group]
-    least = LEAST_SHARE * view.excess_ns
-    return [each for each in settled if each.claim.urgent or each.excess_ns >= least], remaining.left()
+            first, later = remaining.take(group[0])
+            settled += [Settled(claim=claim, first=first, later=later) for claim in group]
+    return [each for each in settled if each.claim.urgent or _is_worth(view, each)], remaining.left()
+
+
+def _is_worth(view: View, settled: Settled) -> bool:
+    """Whether a cause explains enough to be named: of all excess, or, where an SLO is missed, of the requests that miss it."""
+    if settled.excess_ns >= LEAST_SHARE * view.excess_ns:
+        return True
+    if not view.data.slo_parts:
+        return False
+    late = (view.first_excess > 0) | (view.later_excess > 0)
+    own = (settled.first > OWN * view.first_excess) | (settled.later > OWN * view.later_excess)
+    return float((own & late).sum()) >= LEAST_LATE * float(late.sum())
 
 
 def is_material(view: View) -> bool:

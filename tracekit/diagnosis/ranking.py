@@ -20,10 +20,15 @@ SIDE = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """A claim, and what it got: ns per outcome row."""
+    """A claim, and what it got before and after the first token: ns per outcome row."""
 
     claim: Claim
-    got: npt.NDArray[np.float64]
+    first: npt.NDArray[np.float64]
+    later: npt.NDArray[np.float64]
+
+    @property
+    def got(self) -> npt.NDArray[np.float64]:
+        return self.first + self.later
 
     @property
     def excess_ns(self) -> float:

@@ -230,9 +230,9 @@ def q_share95(view: View, of: Bools, threshold: float | None = None, whose: str 
         None
         if whose
         else (
-            "WITH r AS (SELECT queue_ns, ttft_ns, row_number() OVER (ORDER BY ttft_ns DESC) AS at, count(*) OVER"
+            "WITH r AS (SELECT queue_ns, ttft_ns, row_number() OVER (ORDER BY ttft_ns DESC) AS place, count(*) OVER"
             " () AS n FROM outcomes"
-            " WHERE run = {run} AND ttft_ns IS NOT NULL) SELECT sum(queue_ns) / sum(ttft_ns) FROM r WHERE at <="
+            " WHERE run = {run} AND ttft_ns IS NOT NULL) SELECT sum(queue_ns) / sum(ttft_ns) FROM r WHERE place <="
             " greatest(round(n * 0.05), 1)"
         )
     )

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from replay_engine.types import RequestState
 from tracekit.diagnosis.capacity import Capacity, capacity_of
+from tracekit.diagnosis.finding import Measure
 from tracekit.diagnosis.parts import FAMILIES, Parts
 from tracekit.diagnosis.run_data import RunData
 from tracekit.diagnosis.yardstick import Yardstick, alone_ns
@@ -57,22 +58,34 @@ class View:
 
     @cached_property
     def first_excess(self) -> Floats:
-        """Time to the first token beyond what is allowed, ns; of those without one, the time they waited."""
+        """Time to the first token beyond what is allowed, ns; of those without one, the time they waited. With an SLO that does
+        not ask for it, as much of it as the request is late in all (``e2e``)."""
         rows = self.data.outcomes
         found = self.yardstick.excess(rows, "ttft")[rows["request"]]
         silent = np.isnan(found)
         if silent.any():
             waited = np.sum(list(self.parts.first.values()), axis=0)
             found[silent] = np.maximum(waited - self.yardstick.limits["ttft"][rows["request"]], 0)[silent]
-        return np.where(self.counted, np.nan_to_num(found, posinf=0.0), 0.0)
+        return self._held(found, ("ttft",))
 
     @cached_property
     def later_excess(self) -> Floats:
         """Time from the first to the last token beyond what is allowed, or that of the longest gap, the larger, ns."""
-        rows = self.data.outcomes
-        gap, all_gaps = (self.yardstick.excess(rows, measure)[rows["request"]] for measure in ("gap", "tpot"))
-        found = np.fmax(np.nan_to_num(gap, posinf=0.0), np.nan_to_num(all_gaps, posinf=0.0))
-        return np.where(self.counted, found, 0.0)
+        rows, found = self.data.outcomes, np.zeros(len(self.data.outcomes))
+        measures: tuple[Measure, ...] = ("gap", "tpot")
+        for measure in [each for each in measures if each in self.yardstick.asked] or measures:
+            found = np.fmax(found, self.yardstick.excess(rows, measure)[rows["request"]])
+        return self._held(found, measures)
+
+    def _held(self, excess: Floats, measures: tuple[Measure, ...]) -> Floats:
+        """What of an excess counts: all of it without an SLO, or where that asks for one of ``measures``."""
+        rows, asked = self.data.outcomes, self.yardstick.asked
+        found = np.where(self.counted, np.nan_to_num(excess, posinf=0.0), 0.0)
+        if not asked or any(each in asked for each in measures):
+            return found
+        if "e2e" not in asked:
+            return np.zeros(len(rows))
+        return np.minimum(found, np.nan_to_num(self.yardstick.excess(rows, "e2e")[rows["request"]], posinf=0.0))
 
     @cached_property
     def excess_ns(self) -> float:

@@ -8,6 +8,7 @@ import numpy as np
 
 from replay_engine.types import Refusal
 from tracekit.diagnosis.claim import WAITS, Claim, Weights, change, percent, scaled, seconds
+from tracekit.diagnosis.detect.load import limit_weight
 from tracekit.diagnosis.finding import Change, Measure
 from tracekit.diagnosis.signals import evidence, fact, q_share95
 from tracekit.diagnosis.view import View
@@ -107,8 +108,9 @@ def preemption_storm(view: View) -> tuple[Claim, ...]:
     weight = (
         again if isinstance(again, float) else view.parts.waited(again) / np.maximum(view.parts.waited(np.ones(len(rows))), 1.0)
     )
-    first = {**dict.fromkeys((*WAITS, "under_way"), weight), "preempted": 1.0, "prefill_wait": weight}
-    later = {"preempted": 1.0, "interference": weight, "stalled": weight}
+    part = limit_weight(view)
+    first = {**dict.fromkeys((*WAITS, "under_way"), weight * part), "preempted": part, "prefill_wait": weight * part}
+    later = {"preempted": part, "interference": weight * part, "stalled": weight * part}
     storm = _storm(view, share, decoding, first, later)
     if lax:
         return (storm, replace(_lax(view, storm), under="PREEMPTION_STORM"))
@@ -239,11 +241,16 @@ def _cliff(view: View, storm: Claim) -> Claim:
             q_share95(view, view.finished),
         ),
         is_not=storm.is_not,
-        changes=(*storm.changes, blocks),
+        changes=(blocks, *storm.changes) if _is_mild(view) else (*storm.changes, blocks),
         tempting=storm.tempting,
         because=storm.because,
         measure=storm.measure,
     )
+
+
+def _is_mild(view: View) -> bool:
+    """Whether what is evicted soon runs through: then fewer at a time gain nothing, and only more memory does."""
+    return float(evidence(view, "recompute").value or 0.0) < 0.4 and int(view.data.outcomes["preemptions"].max()) < 20
 
 
 def seats_that_fit(view: View) -> int:

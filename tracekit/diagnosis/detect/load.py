@@ -113,16 +113,16 @@ def burst(view: View) -> Claim | None:
     if capacity is None or capacity.floor_load is None or capacity.floor_load > 1.0 or view.data.policy.rules.pd.prefill:
         return None
     spread, scale_s = worst_dispersion(view)
-    worst = evidence(view, "waits of worst fifth", 0.5)
-    if spread < BUNCHED or (worst.value or 0.0) < 0.5:
+    worst = evidence(view, "waits of worst fifth", 0.3)
+    if spread < BUNCHED or (worst.value or 0.0) < 0.3:
         return None
     return Claim(
         id="BURST",
         what=f"the load is {percent(capacity.floor_load)} of capacity and comes bunched: counts per {scale_s:g} s vary"
         f" {spread:.3g} times as much"
         f" as chance would have it, and {percent(worst.value or 0)} of the waiting belongs to a fifth of the seconds",
-        first=dict.fromkeys((*QUEUE, "prefill_wait"), 1.0),
-        later=dict.fromkeys(CROWD, 1.0),
+        first=dict.fromkeys((*QUEUE, "prefill_wait", "dispatch", "preempted"), 1.0),
+        later=dict.fromkeys((*CROWD, "preempted"), 1.0),
         evidence=(
             evidence(view, "arrivals cv", 1.5),
             evidence(view, "dispersion", BUNCHED),

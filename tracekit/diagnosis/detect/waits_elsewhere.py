@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from replay_engine.pd_rules import LINK_GB_PER_S
 from tracekit.diagnosis.claim import QUEUE, Claim, change, percent, round_up, scaled, seconds
+from tracekit.diagnosis.detect.load import limit_weight
 from tracekit.diagnosis.finding import Change, Evidence
 from tracekit.diagnosis.signals import evidence, fact, stage
 from tracekit.diagnosis.view import View
@@ -34,7 +35,7 @@ def client_limit(view: View) -> Claim | None:
         what=f"{percent(share)} of the time to the first token passes at the client, which never has more than"
         f" {slots} requests in"
         f" flight; the server's own queue takes {percent(stage(view, *QUEUE))}",
-        first={"dispatch": 1.0},
+        first={"dispatch": limit_weight(view)},
         evidence=(
             evidence(view, "dispatch", 0.5),
             fact("in flight at the limit", full, "of the run", 0.5, note=f"share of the run with {slots} requests at the server"),
