@@ -55,7 +55,20 @@ def _settled(view: View) -> tuple[list[Settled], float]:
         if group:
             first, later = remaining.take(group[0])
             settled += [Settled(claim=claim, first=first, later=later) for claim in group]
+    settled = _once(settled)
     return [each for each in settled if each.claim.urgent or _is_worth(view, each)], remaining.left()
+
+
+def _once(settled: list[Settled]) -> list[Settled]:
+    """A cause that two detectors name is one: it gets what both got, in the words of whoever got more."""
+    found: dict[str, Settled] = {}
+    for each in settled:
+        had = found.get(each.claim.id)
+        if had is not None:
+            claim = max((had, each), key=lambda one: one.excess_ns).claim
+            each = Settled(claim=claim, first=had.first + each.first, later=had.later + each.later)
+        found[each.claim.id] = each
+    return list(found.values())
 
 
 def _is_worth(view: View, settled: Settled) -> bool:

@@ -80,12 +80,13 @@ class View:
     def _held(self, excess: Floats, measures: tuple[Measure, ...]) -> Floats:
         """What of an excess counts: all of it without an SLO, or where that asks for one of ``measures``."""
         rows, asked = self.data.outcomes, self.yardstick.asked
-        found = np.where(self.counted, np.nan_to_num(excess, posinf=0.0), 0.0)
+        found: Floats = np.where(self.counted, np.nan_to_num(excess, posinf=0.0), 0.0)
         if not asked or any(each in asked for each in measures):
             return found
         if "e2e" not in asked:
             return np.zeros(len(rows))
-        return np.minimum(found, np.nan_to_num(self.yardstick.excess(rows, "e2e")[rows["request"]], posinf=0.0))
+        late: Floats = np.minimum(found, np.nan_to_num(self.yardstick.excess(rows, "e2e")[rows["request"]], posinf=0.0))
+        return late
 
     @cached_property
     def excess_ns(self) -> float:
