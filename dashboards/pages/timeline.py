@@ -81,6 +81,7 @@ def layout() -> Any:
     """The page before it knows anything; the first answer fills it."""
     number: dict[str, Any] = {"type": "text", "inputMode": "decimal", "debounce": True, "autoComplete": "off"}
     windows = [{"value": value, "label": text} for value, text in WINDOWS.items()]
+    image = aria("Timeline of the run", describedby="summary")
     return html.Div(
         [
             html.H1("Timeline"),
@@ -102,11 +103,7 @@ def layout() -> Any:
             html.Div(
                 [
                     html.P("Drag over a strip to zoom, double-click or press Whole run to see all of it.", className="hint"),
-                    html.Div(
-                        dcc.Graph(id="timeline", figure={"data": [], "layout": {}}, config=GRAPH),
-                        role="img",
-                        **aria("Timeline of the run", describedby="summary"),
-                    ),
+                    html.Div(dcc.Graph(id="timeline", figure={"data": [], "layout": {}}, config=GRAPH), role="img", **image),
                 ],
                 id="timeline-box",
                 style=COVERED,

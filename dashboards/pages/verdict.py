@@ -110,8 +110,8 @@ def _advice(card: Card) -> Any:
     parts += [html.Ul([html.Li(text) for text in advice.figures])] if advice.figures else []
     parts += [html.P(advice.reason, className="quiet")] if advice.reason else []
     if card.tried:
-        tried = html.Ul([_tried(each) for each in card.tried])
-        parts.append(html.Details([html.Summary("Other changes that were replayed"), tried]))
+        others = html.Ul([_tried(each) for each in card.tried])
+        parts.append(html.Details([html.Summary("Other changes that were replayed"), others]))
     return html.Div(parts)
 
 
@@ -127,7 +127,7 @@ def _ways(card: Card, address: Address) -> Any:
     window = (max(begin, 0.0), end) if end > begin else None
     shown = address.search(finding=card.id, t=window, last_s=None, requests=(), latency_s=None, iterations=None)
     requests = address.search(finding=card.id, t=None, last_s=None, requests=card.requests[:50], latency_s=None)
-    links = [
+    links: list[Any] = [
         dcc.Link("Show me", href="/timeline" + shown, className="button"),
         dcc.Link("Its requests", href="/requests" + requests, className="button"),
     ]
