@@ -222,6 +222,19 @@ def test_mistakes_are_one_line(
     assert err.count("\n") == 1
 
 
+def test_a_profile_fitted_to_latencies_brings_its_settings_and_what_comes_before_the_engine(folder: Path) -> None:
+    fit = {"settings": {"max_num_seqs": 16, "scheduler_reserve_full_isl": True}, "counting": "arrival", "ingress_ns": 5e7}
+    told = replace(TRUE, fit=fit, provenance=TRUE.provenance | {"b_ns": "identified by the latencies of seats-16, 1 to 2"})
+    found, plain = check_profile(told, str(folder / "seats-16.jsonl")), checked(folder, TRUE)
+    assert "same-run check: the profile was fitted on this trace" in found.notes
+    assert not any("same-run" in note for note in plain.notes)
+    for name, before in (("ttft", 5e7), ("e2e", 5e7), ("tpot", 0.0), ("queue", 0.0)):
+        ours, theirs = (report.parts["all"][name]["predicted_ns"]["mean"] for report in (found, plain))
+        assert ours - theirs == pytest.approx(before, abs=1), name
+    within = check_profile(replace(told, fit=fit | {"counting": "engine"}), str(folder / "seats-16.jsonl"))
+    assert within.parts == plain.parts, "its latencies count from the engine on"
+
+
 def test_a_trace_without_latencies_gives_no_verdict(folder: Path) -> None:
     report = check_profile(TRUE, str(folder / "plain.jsonl"))
     assert report.verdict.serves is None

@@ -155,7 +155,7 @@ def calibrate_source(request: SourceRequest, kind: str | None = None) -> Written
 def find_kind(request: SourceRequest) -> str:
     """The kind of the source, by what it is. ``UsageError``: neither a file nor the name of a run."""
     path = Path(request.source)
-    if path.is_file() and path.suffix == ".parquet":
+    if path.is_file() and path.suffix == ".parquet" and _has_iterations(path):
         return "events"
     if path.is_file():
         with path.open("rb") as file:
@@ -179,6 +179,15 @@ _MARKS = {
     "sglang-log": (b"Decode batch", b"#running-req"), "roofline": (b'"num_hidden_layers"', b'"hidden_size"'),
 }  # fmt: skip
 """What the start or the middle of a file of each kind contains."""
+
+
+def _has_iterations(path: Path) -> bool:
+    import polars as pl
+
+    try:
+        return "decode_seqs" in pl.read_parquet_schema(path)
+    except (OSError, pl.exceptions.PolarsError):
+        return False
 
 
 def _is_trace(path: Path) -> bool:

@@ -27,7 +27,7 @@ from tracekit.trust.ranking import OBJECTIVES, agreement, objectives_of
 from tracekit.trust.regime import extrapolation, load_of, regime_words, slowed
 from tracekit.trust.report import TrustReport
 
-__all__ = ["SPLITS", "check_profile", "setup_on"]
+__all__ = ["SPLITS", "check_profile", "delivered", "settings_of", "setup_on"]
 
 Progress = Callable[[int, int, str], None]
 SPLITS = ("time", "random")
@@ -50,9 +50,10 @@ def check_profile(
 ) -> TrustReport:
     """Replay ``inputs`` (files, or the name of a loaded trace) with ``profile`` and hold the latencies against the observed ones.
 
-    ``policy`` and ``sets`` say how the engine ran that was observed. ``split``: ``time`` (the later half of the arrivals is held
-    out) or ``random``; the whole trace is replayed, the verdict is made from the part that is held out. ``configs``: a file of
-    configurations that were observed (``configs.py``). Errors: ``UsageError``, ``InputError``, ``ConfigError``.
+    ``policy`` and ``sets`` say how the engine ran that was observed; without them the settings count that the profile was fitted
+    under. ``split``: ``time`` (the later half of the arrivals is held out) or ``random``; the whole trace is replayed, the verdict is
+    made from the part that is held out. ``configs``: a file of configurations that were observed (``configs.py``). Errors:
+    ``UsageError``, ``InputError``, ``ConfigError``.
     """
     found = load_profile(profile) if isinstance(profile, str) else profile
     if split is not None and split not in SPLITS:
@@ -66,8 +67,25 @@ def check_profile(
         setup = setups[0]
     else:
         source = _source(inputs, db, limit)
-        setup = setup_on(found, build_policy(found, policy, tuple(sets)), source, seed)
+        known = tuple(sets) if sets or policy is not None else settings_of(found)
+        setup = setup_on(found, build_policy(found, policy, known), source, seed)
     return _report(setup, split, list(zip(listed, setups, strict=True)), steps, seed)
+
+
+def settings_of(profile: Profile) -> tuple[str, ...]:
+    """The settings that a profile fitted to latencies holds under, as ``knob=value``."""
+    table = profile.fit.get("settings")
+    if not isinstance(table, Mapping):
+        return ()
+    return tuple(f"{knob}={str(value).lower() if isinstance(value, bool) else value}" for knob, value in table.items())
+
+
+def delivered(latencies: Latencies, profile: Profile) -> Latencies:
+    """As a client or gateway sees them: with what a request takes before the engine, where the profile was fitted to such."""
+    before = profile.fit.get("ingress_ns", 0.0)
+    if not before or profile.fit.get("counting", "engine") == "engine":
+        return latencies
+    return replace(latencies, ttft=latencies.ttft + before, e2e=latencies.e2e + before)
 
 
 class _Steps:
@@ -113,7 +131,7 @@ def _report(
     source, profile = setup.source, setup.profile
     data = steps.replayed(setup)
     observed = observed_config(configs[0][0]) if configs and configs[0][1] is setup else observed_latencies(source)
-    predicted = predicted_of(source, data.outcomes)
+    predicted = delivered(predicted_of(source, data.outcomes), profile)
     parts = {name: compared(predicted, observed, mask) for name, mask in _parts(source, split, seed).items()}
     rows = [_config_row(config, *_both(config, own, data if own is setup else steps.replayed(own))) for config, own in configs]
     ranked = agreement([each["objectives"] for each in rows])
@@ -131,7 +149,7 @@ def _report(
 
 
 def _both(config: Config, setup: Setup, data: RunData) -> tuple[Latencies, Latencies]:
-    return predicted_of(setup.source, data.outcomes), observed_config(config)
+    return delivered(predicted_of(setup.source, data.outcomes), setup.profile), observed_config(config)
 
 
 def _config_row(config: Config, predicted: Latencies, observed: Latencies) -> dict[str, Any]:
@@ -160,7 +178,7 @@ def _sensitivity(setup: Setup, predicted: Latencies, steps: _Steps) -> float | N
     mean, slopes = float(np.nanmean(predicted.ttft)), []
     for factor in STEPS:
         own = replace(setup, profile=slowed(setup.profile, factor), events="outcomes")
-        after = predicted_of(setup.source, steps.replayed(own).outcomes)
+        after = delivered(predicted_of(setup.source, steps.replayed(own).outcomes), setup.profile)
         slopes.append((float(np.nanmean(after.ttft)) / mean - 1) / (factor - 1))
     return float(np.mean(slopes))
 
@@ -168,7 +186,7 @@ def _sensitivity(setup: Setup, predicted: Latencies, steps: _Steps) -> float | N
 def _notes(setup: Setup, data: RunData) -> list[str]:
     fit: Mapping[str, Any] = setup.profile.fit
     notes = [f"policy: {note}" for note in setup.policy.notes]
-    if fit.get("trace") == setup.source.name:
+    if any(setup.source.name in source for source in setup.profile.provenance.values()):
         notes.append("same-run check: the profile was fitted on this trace")
     if fit.get("bound") == "lower":
         notes.append("the profile is a lower bound: its times are what was left to wait for under asynchronous scheduling")
