@@ -50,9 +50,9 @@ def check_profile(
 ) -> TrustReport:
     """Replay ``inputs`` (files, or the name of a loaded trace) with ``profile`` and hold the latencies against the observed ones.
 
-    ``policy`` and ``sets`` say how the engine ran that was observed; without them the settings count that the profile was fitted
-    under. ``split``: ``time`` (the later half of the arrivals is held out) or ``random``; the whole trace is replayed, the verdict is
-    made from the part that is held out. ``configs``: a file of configurations that were observed (``configs.py``). Errors:
+    ``policy`` and ``sets`` say how the engine ran that was observed; without them those count that the profile was fitted
+    under. ``split``: ``time`` (the later half of the arrivals is held out) or ``random``; the whole trace is replayed and the
+    verdict made from the held-out part. ``configs``: a file of configurations that were observed (``configs.py``). Errors:
     ``UsageError``, ``InputError``, ``ConfigError``.
     """
     found = load_profile(profile) if isinstance(profile, str) else profile
