@@ -1,4 +1,4 @@
-"""Every configuration of the tuner's three knobs on every window of four production traces: what a search is held against.
+"""Every configuration of the tuner's three knobs on windows of four production traces: what a search is held against.
 
 Results are appended to files under ``--cache`` and found again there, so that a study of searches costs no replay. A file says
 which engine made it; ``--fresh`` replays all of it.
@@ -32,12 +32,12 @@ from tuner.space import Point, Space
 from tuner.space_choice import choose_space
 from tuner.windows import StudyWindow, WindowSources, split_windows, windows_of
 
-__all__ = ["WORKLOADS", "Grid", "Workload", "load_grid", "prepare"]
+__all__ = ["PART", "SECOND", "WORKLOADS", "Grid", "Prepared", "Workload", "load_grid", "prepare"]
 
 SECOND = 1_000_000_000
 LEAD_IN = 20 * SECOND
 HELD = 2
-"""Hold-out windows, and as many to search on."""
+"""Hold-out windows, all of whose values are replayed, and as many to search on."""
 PART = {"where": None, "thin": None, "by": None, "spread_ticks": False, "sessions": None, "seed": 0, "limit": None}
 Floats = npt.NDArray[np.float64]
 
@@ -57,8 +57,8 @@ class Workload:
 WORKLOADS = {
     each.name: each
     for each in (
-        Workload(name="azure_code", file="AzureLLMInferenceTrace_code.csv", rate=2.0, slo="ttft=2s,tpot=30ms", requests=200),
-        Workload(name="azure_conv", file="AzureLLMInferenceTrace_conv.head13k.csv", rate=2.7, slo="ttft=1s,tpot=30ms",
+        Workload(name="azure_code", file="AzureLLMInferenceTrace_code.csv", rate=2.5, slo="ttft=1s,tpot=25ms", requests=200),
+        Workload(name="azure_conv", file="AzureLLMInferenceTrace_conv.head13k.csv", rate=3.3, slo="ttft=1s,tpot=30ms",
                  requests=200),
         Workload(name="mooncake", file="mooncake_conversation_trace.jsonl.gz", rate=0.2, slo="ttft=5s,tpot=30ms", requests=60),
         Workload(name="tenants", file="vtc_arena_27clients.derived.csv", rate=28.0, slo="ttft=1s,tpot=50ms", requests=200,
@@ -107,19 +107,17 @@ def prepare(workload: Workload, cache: Path) -> Prepared:
 
 @dataclass(kw_only=True)
 class Grid:
-    """Goodput (requests/s) of every point on every window, ``[points, windows]``, and requests met as a share of all."""
+    """Goodput (requests/s) of every point on every window held out, ``[points, windows]``, and requests met as a share of all."""
 
     points: list[Point]
-    search: Floats
     held: Floats
     attained: Floats
     engine: str
 
 
 def load_grid(prepared: Prepared, cache: Path, jobs: int) -> Grid:
-    """The whole grid; what is missing of it is replayed by ``jobs`` processes."""
-    points = list(prepared.space.points())
-    windows = [*prepared.search, *prepared.held]
+    """The whole grid on the windows held out; what is missing of it is replayed by ``jobs`` processes."""
+    points, windows = list(prepared.space.points()), prepared.held
     file = CellFile(cache / f"{prepared.workload.name}.jsonl")
     if any(file.get(_key(p, w)) is None for p in points for w in windows):
         command = [sys.executable, "-m", "benchmarks.tuner_grid", prepared.workload.name, str(cache)]
@@ -128,9 +126,8 @@ def load_grid(prepared: Prepared, cache: Path, jobs: int) -> Grid:
             raise RuntimeError(f"{prepared.workload.name}: a process that replays the grid failed")
     found = [[_known(file, p, w) for w in windows] for p in points]
     goodput = np.array([[each["met"] / each["window_s"] for each in row] for row in found])
-    n = len(prepared.search)
-    attained = np.array([sum(e["met"] for e in row[n:]) / sum(e["n"] for e in row[n:]) for row in found])
-    return Grid(points=points, search=goodput[:, :n], held=goodput[:, n:], attained=attained, engine=found[0][0]["engine"])
+    attained = np.array([sum(e["met"] for e in row) / sum(e["n"] for e in row) for row in found])
+    return Grid(points=points, held=goodput, attained=attained, engine=found[0][0]["engine"])
 
 
 def _known(file: CellFile, point: Point, window: StudyWindow) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tuner.capacity import CapacityReport, capacity
 from tuner.tune import TuneReport, tune
 
-__all__ = ["TuneReport", "tune"]
+__all__ = ["CapacityReport", "TuneReport", "capacity", "tune"]

@@ -17,6 +17,7 @@ from replay_engine.config import ConfigError
 from replay_engine.policy import Policy, as_vllm_flags
 from tracekit.experiments.knobs import differing, flat_policy, knob_text
 from tuner.cells import Result
+from tuner.diagnosed import diagnosis_of, findings_of, stretch_of
 from tuner.gains import Gain, gain_of
 from tuner.lookup import SIDES, Lookup
 from tuner.losers import who_loses
@@ -68,6 +69,7 @@ class Answer:
     robustness: list[dict[str, Any]]
     also: list[dict[str, Any]]
     losers: dict[str, Any] | None
+    findings_after: list[dict[str, Any]]
     front: list[dict[str, Any]]
 
 
@@ -85,7 +87,7 @@ def find_answer(study: TuneStudy, lookup: Lookup, say: Say) -> Answer | None:
         recommended=False, why="the current policy is the best that was found, or cannot be told from it", winner=winner,
         alike=alike, policy=policy, changes=changes, flags=as_vllm_flags(policy, plan.policy), sets=_sets(lookup, winner.point),
         gain=None, against_defaults=None, ablation={"plus": [], "minus": []}, importance=_importance(study),
-        robustness=[], also=[], losers=None, front=_front(study),
+        robustness=[], also=[], losers=None, findings_after=[], front=_front(study),
     )  # fmt: skip
     if not changed:
         return answer
@@ -97,6 +99,8 @@ def find_answer(study: TuneStudy, lookup: Lookup, say: Say) -> Answer | None:
     answer.ablation = _ablation(lookup, winner.point, changed)
     answer.robustness = _robustness(lookup, winner.point)
     answer.also = _also(lookup, winner.point)
+    base = lookup.results(None, "search")
+    answer.findings_after = findings_of(diagnosis_of(plan.cell(policy, stretch_of(plan, base)), lookup.replays))
     answer.losers = who_loses(
         [plan.cell(plan.policy, window) for window in plan.trace.held],
         [plan.cell(policy, window) for window in plan.trace.held], lookup.replays.sources,

@@ -30,7 +30,7 @@ from tracekit.simulate import simulate_into
 from tuner.space import configuration_key
 from tuner.windows import StudyWindow, WindowSources
 
-__all__ = ["CELLS", "Cell", "CellFile", "Replays", "Result", "replay_cell", "replay_record"]
+__all__ = ["CELLS", "Cell", "CellFile", "Replays", "Result", "replay_cell", "replay_record", "setup_of"]
 
 Result = dict[str, Any]
 """met, n (requests), met_tokens, window_s, missed (by part of the SLO), state, iterations, cpu_s; figures: latencies in ns."""
@@ -140,14 +140,19 @@ def replay_cell(cell: Cell, sources: WindowSources) -> Result:
     return {**_figures(record, state, window_ns), "cpu_s": round(time.process_time() - began, 4)}
 
 
-def replay_record(cell: Cell, sources: WindowSources) -> tuple[MemoryRecord, str]:
-    """Replay one cell in memory: its rows and sums, and how it ended. ``KeyboardInterrupt`` where it was interrupted."""
+def setup_of(cell: Cell, sources: WindowSources, *, events: str | None = None) -> Setup:
+    """Everything that decides the replay of a cell."""
     source = sources.get(cell.window, cell.rate)
-    setup = Setup(
+    return Setup(
         profile=cell.profile, policy=cell.policy, slo=cell.slo, source=source, trace=cell.window.trace,
-        trace_name=cell.window.name, lead_in_ns=cell.window.lead_in_ns, seed=cell.seed, events=_events(cell.slo),
+        trace_name=cell.window.name, lead_in_ns=cell.window.lead_in_ns, seed=cell.seed, events=events or _events(cell.slo),
         accept_degraded=cell.accept_degraded, warmup_ns=0, facts=door_facts(cell.policy, cell.profile, cell.slo, source),
     )  # fmt: skip
+
+
+def replay_record(cell: Cell, sources: WindowSources) -> tuple[MemoryRecord, str]:
+    """Replay one cell in memory: its rows and sums, and how it ended. ``KeyboardInterrupt`` where it was interrupted."""
+    setup = setup_of(cell, sources)
     record = MemoryRecord(setup)
     with _frozen():
         state, record.totals, record.by_replica = simulate_into(setup, record.sink,

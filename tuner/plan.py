@@ -33,11 +33,13 @@ class TunedTrace:
     search: tuple[StudyWindow, ...]
     held: tuple[StudyWindow, ...]
     lines: tuple[str, ...]
+    span_ns: int = 0
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> TunedTrace:
         windows = {side: tuple(StudyWindow.from_dict(w) for w in document[side]) for side in ("search", "held")}
-        return cls(name=document["name"], digest=document["digest"], lines=tuple(document["lines"]), **windows)
+        return cls(name=document["name"], digest=document["digest"], lines=tuple(document["lines"]),
+                   span_ns=document["span_ns"], **windows)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

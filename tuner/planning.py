@@ -9,7 +9,7 @@ from replay_engine.policy import Policy, build_policy
 from replay_engine.profile import DEFAULT_PROFILE, Profile, load_profile
 from tracekit.door_facts import door_facts, door_notes
 from tracekit.errors import UsageError, shown
-from tracekit.experiments.layout import lay_windows, trace_facts
+from tracekit.experiments.layout import Layout, lay_windows, trace_facts
 from tracekit.metrics import SloTable
 from tracekit.metrics.slo import parse_duration_ns
 from tracekit.replay import _slo, _trace
@@ -57,8 +57,6 @@ def make_plan(store: Store, given: Mapping[str, Any], tell: Say) -> TunePlan:
     objectives = parse_objectives(given["objective"], given["price_per_hour"])
     profile, policy, slo = base_of(given, tell)
     trace, source = planned_trace(store, given, given["trace"], policy, profile, slo, tell)
-    if not trace.search:
-        raise UsageError(f"{shown(trace.name)}: no window has enough requests to search on")
     space: Space = choose_space(given["space"], policy, profile, source)
     tell(f"space: {', '.join(f'{knob.name} ({len(knob.levels)})' for knob in space.knobs)}: {space.size:,} combinations")
     also = tuple(planned_trace(store, given, name, policy, profile, slo, tell)[0] for name in given["also"])
@@ -89,11 +87,18 @@ def planned_trace(store: Store, given: Mapping[str, Any], name: str, policy: Pol
     shared = {each: getattr(part, each) for each in PART}
     windows = windows_of(layout, source, trace=trace, name=name, digest=digest, lead_in_ns=lead, part=shared,
                          rate_scale=given["rate_scale"])  # fmt: skip
+    notes = list(layout.notes)
+    if not windows:  # a handful, or all at one instant: the trace as it is
+        whole = Layout(windows=((0, span_ns + 1),), length_ns=span_ns + 1, every_ns=span_ns + 1)
+        windows = windows_of(whole, source, trace=trace, name=name, digest=digest, lead_in_ns=0, part=shared,
+                             rate_scale=given["rate_scale"])  # fmt: skip
+        notes.append("the whole trace is searched, and there is nothing left to prove an answer on")
     held = round(len(windows) * given["holdout"] / (given["windows"] + given["holdout"]))
     search, proof = split_windows(windows, held, given["split"])
     facts = trace_facts(source)
     how = f"{len(search)} windows to search on, {len(proof)} held out to prove on ({given['split']})"
-    lines = (facts.line(), layout.line(lead), *layout.notes, how)
+    lines = (facts.line(), layout.line(lead), *notes, how)
     tell(f"{shown(name)}: {'; '.join(lines[1:])}")
-    found = TunedTrace(name=name, digest=digest, search=tuple(search), held=tuple(proof), lines=lines)
+    found = TunedTrace(name=name, digest=digest, search=tuple(search), held=tuple(proof), lines=lines,
+                       span_ns=span_ns + 1)  # fmt: skip
     return found, source

@@ -9,6 +9,7 @@ from tracekit.errors import shown
 from tracekit.experiments.knobs import knob_text
 from tracekit.metrics.wording import count, span_text
 from tuner.answer import Answer
+from tuner.diagnosed import Verdict
 from tuner.gains import PREDICTED
 from tuner.plan import TunePlan
 from tuner.study import TuneStudy
@@ -16,18 +17,18 @@ from tuner.study import TuneStudy
 __all__ = ["build_document", "gain_text", "render_report"]
 
 
-def build_document(plan: TunePlan, study: TuneStudy | None, answer: Answer | None, reason: str | None) -> dict[str, Any]:
-    """``tracekit.tune/1``. ``reason``: why nothing was searched."""
+def build_document(plan: TunePlan, study: TuneStudy | None, answer: Answer | None, verdict: Verdict) -> dict[str, Any]:
+    """``tracekit.tune/1``. ``verdict``: what the diagnosis said before the search."""
     document: dict[str, Any] = {
         "schema": "tracekit.tune/1", "study": plan.key(), "trace": plan.trace.name, "traffic": list(plan.trace.lines),
         "windows": {"search": [_window(w) for w in plan.trace.search], "held": [_window(w) for w in plan.trace.held]},
         "slo": plan.slo.to_dict(), "profile": plan.profile.name, "objectives": list(plan.objective_names),
         "unit": plan.objectives[0].unit, "space": plan.space.to_dict(), "current": plan.current, "seed": plan.seed,
         "trials": {"complete": 0, "pruned": 0, "failed": 0, "reasons": {}} if study is None else study.counts(),
-        "recommended": False, "no_search": reason, "flags": "", "sets": [],
+        "recommended": False, "no_search": verdict.stop, "findings": verdict.findings, "flags": "", "sets": [],
     }  # fmt: skip
     if answer is None:
-        document["why"] = reason or "no trial completed within the constraints"
+        document["why"] = verdict.stop or "no trial completed within the constraints"
         return document
     winner = answer.winner
     document |= {
@@ -39,7 +40,7 @@ def build_document(plan: TunePlan, study: TuneStudy | None, answer: Answer | Non
         "gain": None if answer.gain is None else answer.gain.to_dict(), "predicted": PREDICTED,
         "gain_over_defaults": None if answer.against_defaults is None else answer.against_defaults.to_dict(),
         "ablation": answer.ablation, "importance": answer.importance, "robustness": answer.robustness, "also": answer.also,
-        "losers": answer.losers, "pareto": answer.front,
+        "findings_after": answer.findings_after, "losers": answer.losers, "pareto": answer.front,
     }  # fmt: skip
     return document
 
@@ -111,11 +112,18 @@ def _reasons(document: Mapping[str, Any]) -> Iterator[str]:
             yield from (f"  {row['knob']}: {gain_text(row['gain']) if row['reason'] is None else row['reason']}" for row in rows)
     if document["importance"]:
         yield "Knobs by importance: " + ", ".join(f"{name} {100 * share:.0f} %" for name, share in document["importance"].items())
+    if document["findings"]:
+        yield "What the current policy suffers from, and what is left of it: " + _fixed(document)
     yield from _elsewhere(document)
     yield from _losers(document["losers"])
     for row in document["pareto"]:
         values = ", ".join(f"{name} {value:.4g}" for name, value in row["values"].items())
         yield f"Pareto: {values}: {', '.join(f'{k}={knob_text(v)}' for k, v in row['point'].items())}"
+
+
+def _fixed(document: Mapping[str, Any]) -> str:
+    left = {finding["id"] for finding in document["findings_after"]}
+    return ", ".join(f"{each['id']} ({'still there' if each['id'] in left else 'gone'})" for each in document["findings"])
 
 
 def _level(neighbour: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from tracekit.store.files import write_json
 from tuner.answer import Answer, find_answer
 from tuner.cells import CELLS, CellFile, Replays
 from tuner.crew import Crew
-from tuner.diagnosed import no_knob_helps
+from tuner.diagnosed import Verdict, before_searching
 from tuner.lookup import Lookup, Want
 from tuner.plan import PLAN, TunePlan
 from tuner.planning import make_plan
@@ -130,10 +130,10 @@ class _Run:
         if self.given["dry_run"]:
             return self._estimated(plan, replays)
         base = [replays.result(plan.cell(plan.policy, window)) for window in plan.trace.search]
-        reason = no_knob_helps(plan, base, replays)
-        if reason is not None:
-            self.tell(f"no search: {reason}")
-            return self._finished(folder, plan, None, None, replays, reason)
+        verdict = before_searching(plan, base, replays)
+        if verdict.stop is not None:
+            self.tell(f"no search: {verdict.stop}")
+            return self._finished(folder, plan, None, None, replays, verdict)
         workers = self.given["workers"] or len(os.sched_getaffinity(0))
         study = open_study(plan, folder, self.given["storage"])
         study.first()
@@ -143,7 +143,7 @@ class _Run:
             crew = stack.enter_context(Crew(self.store.path, folder, storage, workers)) if several else None
             self._search(study, replays, crew)
             answer = find_answer(study, Lookup(plan, replays, self._carry(crew)), self.tell)
-        return self._finished(folder, plan, study, answer, replays, None)
+        return self._finished(folder, plan, study, answer, replays, verdict)
 
     def _search(self, study: TuneStudy, replays: Replays, crew: Crew | None) -> None:
         trials, minutes = self.given["trials"], self.given["minutes"]
@@ -190,8 +190,8 @@ class _Run:
         return TuneReport(document=document, text=text, replayed=replays.replayed, lines=self.lines)
 
     def _finished(self, folder: Path, plan: TunePlan, study: TuneStudy | None, answer: Answer | None, replays: Replays,
-                  reason: str | None) -> TuneReport:  # fmt: skip
-        document = build_document(plan, study, answer, reason)
+                  verdict: Verdict) -> TuneReport:  # fmt: skip
+        document = build_document(plan, study, answer, verdict)
         document |= {"replays": len(replays.file), "wall_s": round(time.monotonic() - self.began, 3)}
         write_json(folder / "answer.json", document)
         return TuneReport(document=document, text=render_report(document), replayed=replays.replayed, lines=self.lines)

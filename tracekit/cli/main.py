@@ -16,6 +16,7 @@ import tracekit
 from replay_engine.config import ConfigError
 from tracekit.cli import (
     calibrate_cmd,
+    capacity_cmd,
     compare_cmd,
     dashboard_cmd,
     describe_cmd,
@@ -59,7 +60,7 @@ def _root(
 
 _VERBS = (
     replay_cmd, traces_cmd, validate_cmd, synth_cmd, describe_cmd, runs_cmd, diagnose_cmd, compare_cmd, experiment_cmd,
-    calibrate_cmd, tune_cmd, profiles_cmd, jobs_cmd, dashboard_cmd, store_cmd,
+    calibrate_cmd, tune_cmd, capacity_cmd, profiles_cmd, jobs_cmd, dashboard_cmd, store_cmd,
 )  # fmt: skip
 for _verbs in _VERBS:
     _verbs.register(app)

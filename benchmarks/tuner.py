@@ -1,0 +1,271 @@
+"""The tuner against the exhaustive grid, against random search, against the clock, and its intervals against new traffic.
+
+``python -m benchmarks.tuner [--json] [--cache FOLDER] [--jobs N] [--only PART ...]``. Parts: ``grid`` (each of four production
+traces: all configurations on the windows held out; best found in 60 trials, proved there), ``random`` (trials until 98 % of the
+best, 20 seeds each, on the windows replayed exhaustively), ``speed``, ``workers``, ``intervals`` (40 studies of fresh traffic).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna.trial import TrialState, create_trial
+
+from benchmarks.figures import Figure, Report, reference_figure, run_main
+from benchmarks.process import run_python
+from benchmarks.tuner_grid import PART, SECOND, WORKLOADS, Grid, Prepared, Workload, load_grid, prepare
+from benchmarks.workloads import TRACES
+from replay_engine.policy import build_policy
+from replay_engine.profile import load_profile
+from tracekit.cli.main import main as tracekit_main
+from tracekit.experiments.layout import lay_windows
+from tracekit.metrics import SloTable, parse_slo
+from tracekit.store import Store
+from tracekit.traces.load import load_trace
+from tracekit.traces.slicing import Slice
+from tracekit.traces.source import TraceSource
+from tuner.cells import CellFile, Replays, Result
+from tuner.gains import gain_of
+from tuner.lookup import Lookup
+from tuner.objective import goodput
+from tuner.plan import TunedTrace, TunePlan
+from tuner.plateau import choose
+from tuner.proposing import FULL, PointSampler, distributions_of
+from tuner.search import MARGINS, Budget, Searcher
+from tuner.space import Point
+from tuner.space_choice import choose_space
+from tuner.study import open_study
+from tuner.windows import StudyWindow, WindowSources, windows_of
+
+__all__ = ["main", "measure"]
+
+SHARE, TRIALS, SEEDS, STUDIES = 0.98, 60, 20, 40
+PEER = 16 / 39.6
+"""Trials per CPU second of another simulator's own recommender, 16 trials of 1,000 requests, measured on a like machine."""
+PARTS = ("grid", "random", "speed", "workers", "intervals")
+SYNTH = ["--requests", "1400", "--arrival", "gamma:rate=8,cv=1.5", "--input", "lognormal:median=2500,sigma=0.8", "--output",
+         "lognormal:median=60,sigma=0.5"]  # fmt: skip
+SPEED = """
+import json, sys, time
+began = time.process_time()
+from tuner import tune
+db, trace, trials, workers = sys.argv[1:]
+report = tune(trace, db=db, slo="ttft=1s,tpot=30ms", rate_scale=2.7, windows={windows}, holdout={holdout}, trials=int(trials),
+              workers=int(workers), fresh=True{more})
+import resource
+own, theirs = (sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+document = report.document
+print(json.dumps({{"own_s": own, "workers_s": theirs, "wall_s": document["wall_s"], "trials": document["trials"],
+                  "replayed": report.replayed, "requests": sum(w["requests"] for w in document["windows"]["search"])}}))
+"""
+
+
+def _plan(prepared: Prepared, seed: int) -> TunePlan:
+    windows = {"search": tuple(prepared.search), "held": tuple(prepared.held)}
+    trace = TunedTrace(name=prepared.workload.name, digest="", lines=("",), **windows)
+    return TunePlan(
+        trace=trace, also=(), policy_document=prepared.policy.to_dict(), profile_text=prepared.profile.to_toml(),
+        slo_document=prepared.slo.to_dict(), space_document=prepared.space.to_dict(), objective_names=("goodput",), target=0.9,
+        price=None, cards=1, seed=seed, accept_degraded=False,
+    )  # fmt: skip
+
+
+def _searched(plan: TunePlan, replays: Replays, folder: Path, trials: int) -> Point:
+    """A whole search; the point that the tuner takes."""
+    study = open_study(plan, folder, None)
+    study.first()
+    Searcher(study, replays).run(Budget(trials=trials), lambda _: None, lambda: False)
+    return choose(Lookup(plan, replays), study.trials())[0].point
+
+
+def _grid_figures(prepared: Prepared, grid: Grid, cache: Path) -> dict[str, Figure]:
+    """What 60 trials on the search windows find, held against all configurations on the others."""
+    name = prepared.workload.name
+    held = grid.held.mean(axis=1)
+    best = int(held.argmax())
+    with tempfile.TemporaryDirectory() as folder:
+        replays = Replays(WindowSources(prepared.store), CellFile(cache / f"{name}.searched.jsonl"))
+        taken = _searched(_plan(prepared, 0), replays, Path(folder), TRIALS)
+    share = float(held[grid.points.index(taken)] / held[best])
+    what = f"{len(grid.points):,} configurations, x{prepared.workload.rate:g}, {prepared.workload.slo}"
+    median = float(np.median(held) / held[best])
+    return {
+        f"{name}_share_of_best": Figure(value=share, unit="", target=SHARE, note=f"{TRIALS} trials took {list(taken.values())};"
+                                        f" best of {what}: {list(grid.points[best].values())}"),
+        f"{name}_best_attains": Figure(value=float(grid.attained[best]), unit="", target=0.70, note="0.70 to 0.95 asked"),
+        f"{name}_median_of_best": Figure(value=median, unit="", target=0.85, at_most=True),
+    }  # fmt: skip
+
+
+def _random_figures(prepared: Prepared, grid: Grid) -> dict[str, Figure]:
+    """Trials until 98 % of the best on windows of which every value is known: the tuner's search and a random one."""
+    goal = SHARE * float(grid.held.mean(axis=1).max())
+    index = {tuple(point.items()): at for at, point in enumerate(grid.points)}
+    first = prepared.space.point_of(prepared.policy)
+
+    def ours(seed: int) -> Callable[[list[Any], np.random.Generator], Point]:
+        return PointSampler(prepared.space, seed).propose
+
+    def random(_: int) -> Callable[[list[Any], np.random.Generator], Point]:
+        def propose(trials: list[Any], rng: np.random.Generator) -> Point:
+            tried = {index[tuple(t.params.items())] for t in trials}
+            return grid.points[int(rng.choice([at for at in range(len(grid.points)) if at not in tried]))]
+
+        return propose
+
+    found = {}
+    for who, make in (("tuner", ours), ("random", random)):
+        found[who] = [_trials_to(goal, grid, index, prepared, first, make(seed), seed) for seed in range(SEEDS)]
+    medians = {who: statistics.median(counts) for who, counts in found.items()}
+    quartiles = {who: [float(q) for q in np.percentile(counts, [25, 75])] for who, counts in found.items()}
+    name = prepared.workload.name
+    return {
+        f"{name}_trials_to_98": Figure(value=medians["tuner"], unit="trials", note=f"median of {SEEDS} seeds, quartiles"
+                                       f" {quartiles['tuner']}; random {medians['random']:g} {quartiles['random']}"),
+        f"{name}_trials_over_random": Figure(value=medians["tuner"] / medians["random"], unit="", target=0.5, at_most=True),
+    }  # fmt: skip
+
+
+def _trials_to(goal: float, grid: Grid, index: dict[Any, int], prepared: Prepared, first: Point,
+               propose: Callable[[list[Any], np.random.Generator], Point], seed: int) -> int:  # fmt: skip
+    """Trials pruned as the tuner prunes; both searches begin with the current policy."""
+    trials: list[Any] = []
+    best: Any = None
+    distributions = distributions_of(prepared.space)
+    for number in range(len(grid.points)):
+        point = first if number == 0 else propose(trials, np.random.default_rng([seed, number]))
+        row = grid.held[index[tuple(point.items())]]
+        so_far = np.cumsum(row) / np.arange(1, len(row) + 1)
+        cut = next((at for at in range(len(row) - 1) if best is not None and so_far[at] < (1 - MARGINS[at]) * best[at]), None)
+        if cut is None:
+            trial = create_trial(params=point, distributions=distributions, value=float(so_far[-1]))
+            best = so_far if best is None or so_far[-1] > best[-1] else best
+        else:
+            full = {FULL: float(best[-1] * so_far[cut] / best[cut])}
+            trial = create_trial(state=TrialState.PRUNED, params=point, distributions=distributions, user_attrs=full)
+        trial.number = number
+        trials.append(trial)
+        if so_far[-1] >= goal and cut is None:
+            return number + 1
+    return len(grid.points)
+
+
+def _speed(scratch: Path) -> dict[str, Figure]:
+    """A whole ``tune`` of 60 trials on one window of about a thousand requests, imports and plan included."""
+    trace = TRACES / "AzureLLMInferenceTrace_conv.head13k.csv"
+    code = SPEED.format(windows=1, holdout=0, more="")
+    run_python(["-c", code, str(scratch / "s.duckdb"), str(trace), "2", "1"], scratch)  # the trace is loaded before the clock
+    name = "AzureLLMInferenceTrace_conv.head13k"
+    found = json.loads(run_python(["-c", code, str(scratch / "s.duckdb"), name, str(TRIALS), "1"], scratch).out)
+    rate = TRIALS / found["own_s"]
+    note = f"{found['requests']:,} requests, {found['replayed']} replays, {found['own_s']:.1f} CPU s with imports and the answer"
+    return {"trials_per_cpu_s": Figure(value=rate, unit="1/s", note=note),
+            "trials_over_peer": Figure(value=rate / PEER, unit="x", target=20,
+                                       reference="another simulator's recommender, 16 trials in 39.6 CPU s")}  # fmt: skip
+
+
+def _workers(scratch: Path) -> dict[str, Figure]:
+    """One process against two workers: wall time as it is, and the bound from CPU time where other work runs beside it."""
+    trace = TRACES / "AzureLLMInferenceTrace_conv.head13k.csv"
+    runs = {}
+    for workers in (1, 2):
+        code = SPEED.format(windows=4, holdout=4, more="")
+        db = str(scratch / f"w{workers}.duckdb")
+        run_python(["-c", code, db, str(trace), "2", "1"], scratch)
+        runs[workers] = json.loads(run_python(["-c", code, db, trace.stem, str(TRIALS), str(workers)], scratch).out)
+    one, two = runs[1], runs[2]
+    bound = one["own_s"] / (two["own_s"] + two["workers_s"] / 2)
+    return {
+        "speedup_2_workers": Figure(value=one["wall_s"] / two["wall_s"], unit="x", target=1.8, reference="wall time, whole tune"),
+        "speedup_2_workers_by_cpu": Figure(value=bound, unit="x", target=1.8, note=f"one process {one['own_s']:.1f} CPU s; two:"
+                                           f" parent {two['own_s']:.1f}, workers {two['workers_s']:.1f}",
+                                           reference="CPU of one process over the parent's and an even share of the workers'"),
+    }  # fmt: skip
+
+
+def _study(scratch: Path, seed: int) -> tuple[bool, float]:
+    """A study of fresh traffic: whether new windows lie in its interval, and the interval's width over the gain."""
+    path = scratch / f"{seed}.jsonl"
+    if tracekit_main(["synth", str(path), *SYNTH, "--seed", str(1000 + seed)]) != 0:
+        raise RuntimeError("no traffic")
+    store = Store(scratch / f"{seed}.duckdb")
+    with store.write("load a trace") as con:
+        load_trace(con, [str(path)])
+    with store.read() as con:
+        source = TraceSource.from_database(con, 1, Slice())
+    layout = lay_windows(source.start_ns, 14, length_ns=int(source.start_ns.max() / 14 * 0.8), lead_in_ns=2 * SECOND)
+    windows = windows_of(layout, source, trace=1, name="t", digest=str(seed), lead_in_ns=2 * SECOND, part=PART)
+    profile = load_profile("h100")
+    policy = build_policy(profile)
+    base = Prepared(
+        workload=Workload(name="fresh", file="", rate=1.0, slo="stall=60ms", requests=0), store=store, profile=profile,
+        policy=policy, slo=SloTable(default=parse_slo("stall=60ms")), search=windows[:4],
+        held=windows[4:9], space=choose_space(None, policy, profile, source),
+    )  # fmt: skip
+    plan = _plan(base, seed)
+    replays = Replays(WindowSources(store), CellFile(scratch / f"{seed}.cells"))
+    taken = _searched(plan, replays, scratch / f"{seed}.study", 16)
+
+    def results(point: Point, chosen: Sequence[StudyWindow]) -> list[Result]:
+        return [replays.result(plan.cell(plan.policy_at(point), window)) for window in chosen]
+
+    gain = gain_of(results(plan.current, base.held), results(taken, base.held))
+    before, after = (goodput(results(point, windows[9:14])) for point in (plan.current, taken))
+    assert gain.estimate is not None and gain.low is not None and gain.high is not None
+    return gain.low <= after / before - 1 <= gain.high, (gain.high - gain.low) / max(abs(gain.estimate), 1e-9)
+
+
+def _intervals(scratch: Path) -> dict[str, Figure]:
+    found = [_study(scratch, seed) for seed in range(STUDIES)]
+    inside = sum(each for each, _ in found) / len(found)
+    widths = statistics.median(width for _, width in found)
+    return {
+        "interval_covers": Figure(value=inside, unit="", target=0.80, note=f"{len(found)} studies, new windows each"),
+        "interval_width": Figure(value=widths, unit="x the gain", target=1.5, at_most=True, note="median"),
+    }
+
+
+def measure(options: argparse.Namespace) -> Report:
+    """All figures of the parts asked for."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    report = Report(benchmark="tuner", notes=["goodput of all windows together; hold-out windows are never searched"])
+    cache = Path(options.cache)
+    for name in options.traces if {"grid", "random"} & set(options.only) else ():
+        workload = WORKLOADS[name]
+        prepared = prepare(workload, cache)
+        grid = load_grid(prepared, cache, options.jobs)
+        report.notes.append(f"{workload.name}: {workload.file}, profile {workload.profile}, engine {grid.engine[:12]}")
+        if "grid" in options.only:
+            report.figures |= _grid_figures(prepared, grid, cache)
+        if "random" in options.only:
+            report.figures |= _random_figures(prepared, grid)
+    with tempfile.TemporaryDirectory(prefix="tracekit-bench-") as folder:
+        for part, run in (("speed", _speed), ("workers", _workers), ("intervals", _intervals)):
+            if part in options.only:
+                report.figures |= run(Path(folder))
+    report.figures["python_reference"] = reference_figure()
+    return report
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--cache", default=str(Path(tempfile.gettempdir()) / "tracekit-tuner-grid"), help="where grids are kept")
+    parser.add_argument("--jobs", type=int, default=2, help="processes that replay a grid")
+    parser.add_argument("--traces", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS), help="grids to measure on")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts to measure")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measure and print."""
+    run_main("tuner", "The tuner against grid, random search, clock and new traffic.", measure, argv, _options)
+
+
+if __name__ == "__main__":
+    main()
