@@ -1,0 +1,109 @@
+"""A study on a real PostgreSQL, started here: workers share it, a killed one loses nothing, a second command joins in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from optuna.trial import TrialState
+
+from tracekit.errors import UsageError
+from tracekit.store import Store
+from tracekit.store.files import read_json
+from tuner import tune
+from tuner.plan import TunePlan
+from tuner.study import open_study
+
+pytest.importorskip("psycopg", reason="PostgreSQL's driver is not installed: the extra [cluster]")
+
+SMALL: dict[str, Any] = {"slo": "stall=60ms", "windows": 2, "holdout": 2, "trials": 6, "workers": 2}
+pytestmark = pytest.mark.slow
+
+
+def _binaries() -> Path:
+    """Where PostgreSQL's own programs are; installed where that may be done."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    if not found and os.geteuid() == 0 and shutil.which("apt-get"):
+        subprocess.run(["apt-get", "update", "-qq"], check=False, capture_output=True, timeout=300)
+        command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "postgresql"]
+        subprocess.run(command, check=False, capture_output=True, timeout=600)
+        found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    if not found:
+        pytest.skip("no PostgreSQL here, and it cannot be installed without root on Debian")
+    return found[-1].parent
+
+
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server of its own, on a free port; its URL. It refuses root, so it runs as its own user there."""
+    binaries = _binaries()
+    folder = Path("/tmp") / f"tracekit-postgres-{os.getpid()}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    prefix: list[str] = []
+    if os.geteuid() == 0:
+        shutil.chown(folder, "postgres")
+        prefix = ["runuser", "-u", "postgres", "--"]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    quiet: dict[str, Any] = {"check": True, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
+    init = [str(binaries / "initdb"), "-D", str(folder / "data"), "-U", "optuna", "-A", "trust", "--no-sync"]
+    subprocess.run([*prefix, *init], **quiet)
+    options = f"-h 127.0.0.1 -p {port} -k {folder} -c fsync=off"
+    control = [*prefix, str(binaries / "pg_ctl"), "-D", str(folder / "data"), "-w"]
+    subprocess.run([*control, "-o", options, "start"], **quiet)
+    yield f"postgresql://optuna@127.0.0.1:{port}/postgres"
+    subprocess.run([*control, "-m", "immediate", "stop"], **quiet)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def trials_of(db: Path, storage: str) -> list[Any]:
+    (folder,) = (Store(db).folder / "tune").iterdir()
+    document = read_json(folder / "plan.json")
+    assert document is not None
+    return open_study(TunePlan.from_dict(document), folder, storage).trials()
+
+
+def test_two_workers_share_a_database_and_a_killed_one_loses_no_trial(bursts: str, tmp_path: Path, postgres: str) -> None:
+    killed: list[int] = []
+
+    def kill_one(done: int, _total: int, _note: str) -> None:
+        children = subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "tuner.worker"], capture_output=True, text=True).stdout
+        if done >= 1 and not killed and children:
+            killed.append(int(children.split()[0]))
+            os.kill(killed[0], signal.SIGKILL)
+
+    db = tmp_path / "a.duckdb"
+    found = tune(bursts, db=db, storage=postgres, progress=kill_one, **SMALL)
+    assert killed and not (next((Store(db).folder / "tune").iterdir()) / "study.journal").exists()
+    trials = trials_of(db, postgres)
+    assert [trial.number for trial in trials] == list(range(6))
+    assert all(trial.state in (TrialState.COMPLETE, TrialState.PRUNED) for trial in trials)
+    assert len({tuple(trial.params.items()) for trial in trials}) == 6
+    assert found.document["trials"]["failed"] == 0
+
+
+def test_another_machine_joins_the_same_study(bursts: str, tmp_path: Path, postgres: str) -> None:
+    """The same command with a database and files of its own: the trials that are there count, whoever carried them out."""
+    first, second = tmp_path / "a.duckdb", tmp_path / "elsewhere.duckdb"
+    options = {**SMALL, "workers": 1, "seed": 5}
+    tune(bursts, db=first, storage=postgres, **{**options, "trials": 3})
+    joined = tune(bursts, db=second, storage=postgres, **options)
+    trials = trials_of(second, postgres)
+    assert [trial.number for trial in trials] == list(range(6))
+    assert sum(joined.document["trials"][state] for state in ("complete", "pruned", "failed")) == 6
+    assert any("3 of 6 trials are there from before" in line for line in joined.lines)
+
+
+def test_a_database_that_is_not_there_is_one_line(bursts: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the database cannot be reached") as refused:
+        tune(bursts, db=tmp_path / "a.duckdb", storage="postgresql://nobody@127.0.0.1:1/none", **SMALL)
+    assert "\n" not in str(refused.value)
