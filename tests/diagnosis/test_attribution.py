@@ -250,3 +250,11 @@ def test_a_request_that_never_got_a_token_has_all_its_time_before_it() -> None:
     found = blame(tables, FLAT, config).within()
     assert found.first_total.tolist() == [MILLISECOND, 7 * MILLISECOND] and found.later_total.tolist() == [29 * MILLISECOND, 0]
     assert found.of("queue.max_num_seqs").tolist() == [0, 6 * MILLISECOND + 10]
+
+
+def test_who_leaves_before_any_plan_saw_it_only_waited_for_what_was_under_way() -> None:
+    config = knobs(max_num_batched_tokens=400)
+    rows = [Row(0, 300, 1), Row(10, 40, 5, cancel=MILLISECOND // 2)]  # it goes while the only iteration runs
+    tables = tables_of(tell(rows, config).sink)
+    found = blame(tables, FLAT, config).within()
+    assert found.sums(np.array([1])) == {"under_way": MILLISECOND // 2}

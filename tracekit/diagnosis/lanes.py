@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from replay_engine.types import Refusal
+from replay_engine.types import NEVER, Refusal
 from tracekit.diagnosis.iteration_cost import CostForm
 
 __all__ = ["Lane", "Moments"]
@@ -60,10 +60,10 @@ class Lane:
         return np.append(self.start[1:] - self.end[:-1], 0)
 
     def seen_from(self, ns: Ints) -> Ints:
-        """The start of the first iteration whose plan was made at each moment (ns) or later; that moment where there is none."""
+        """The start of the first iteration whose plan was made at each moment (ns) or later; ``NEVER`` where there is none."""
         first = np.searchsorted(self.made, ns, side="left")
         found = np.append(self.start, 0)[first]
-        return np.where(first < len(self.start), np.maximum(found, ns), ns)
+        return np.where(first < len(self.start), np.maximum(found, ns), NEVER)
 
     def passed(self, amount: Ints, moments: Moments, length: Ints | None = None) -> Ints:
         """The sum of ``amount`` (one value per iteration, at most its ``length``) up to each moment."""
