@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -94,8 +94,13 @@ class _Followed:
             by_replica(rows, self.columns)
 
     def kept(self) -> _Kept:
-        per_replica = {name: dict.fromkeys(self.columns, self.constants.get(name)) for name in ("budget", "kv_total")}
+        per_replica = {name: _by_replica(self.constants.get(name), self.columns) for name in ("budget", "kv_total")}
         return _Kept(columns=self.columns, **{name: _known(values) for name, values in per_replica.items()})
+
+
+def _by_replica(value: Any, replicas: Iterable[int]) -> dict[int, Any]:
+    """A constant of a spool: a list has one for each replica."""
+    return {replica: value[replica] if isinstance(value, list) else value for replica in replicas}
 
 
 def _known(values: dict[int, Any]) -> dict[int, int]:

@@ -248,10 +248,11 @@ def _slice(setup: Setup) -> dict[str, Any]:
 
 
 def _constants(setup: Setup) -> dict[str, dict[str, Any]]:
-    """What is the same for all iterations. Where separate pools differ there is no one value: the policy has both."""
-    configs = [*setup.policy.engines.values()] or [setup.policy.scheduler]
-    budgets, blocks = {config.token_budget for config in configs}, {config.usable_blocks for config in configs}
-    own = {"budget": budgets.pop() if len(budgets) == 1 else None, "kv_total": blocks.pop() if len(blocks) == 1 else None}
+    """What is the same for all iterations; where separate pools differ, by engine, in the order in which they are numbered."""
+    pd, engines = setup.policy.rules.pd, setup.policy.engines
+    configs = [engines["prefill"]] * pd.prefill + [engines["decode"]] * pd.decode if engines else [setup.policy.scheduler]
+    budgets, blocks = [config.token_budget for config in configs], [config.usable_blocks for config in configs]
+    own = {name: each[0] if len({*each}) == 1 else each for name, each in (("budget", budgets), ("kv_total", blocks))}
     return {"iterations": {**own, "paused": 0, "swapped": 0}}
 
 

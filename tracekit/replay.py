@@ -24,7 +24,7 @@ from tracekit.metrics.slo import Slo, parse_duration_ns
 from tracekit.pools import pd_sets
 from tracekit.record import RunRecord
 from tracekit.simulate import simulate
-from tracekit.slices import lead_in_ns, slice_lines, slice_of
+from tracekit.slices import check_slice, lead_in_ns, slice_lines, slice_of
 from tracekit.store import Store
 from tracekit.traces.load import load_trace, report_of
 from tracekit.traces.source import TraceSource
@@ -151,6 +151,7 @@ def _verdict(setup: Setup, record: RunRecord) -> Callable[[int, str], list[str]]
 
 
 def _prepare(store: Store, given: dict[str, Any], tell: Say) -> Setup:
+    check_slice(given)  # a slip is told before a long trace is loaded
     given["sets"] = (*given["sets"], *_fleet_sets(given))
     engine = settle_engine(given)
     profile, policy = engine.profile, engine.policy

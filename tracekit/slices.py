@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from replay_engine.profile import Profile
     from tracekit.traces.source import TraceSource
 
-__all__ = ["lead_in_ns", "parse_thin", "parse_window", "slice_lines", "slice_of"]
+__all__ = ["check_slice", "lead_in_ns", "parse_thin", "parse_window", "slice_lines", "slice_of"]
 
 LEAD_IN_NS = 60_000_000_000
 _EXPECTED = "expected FROM:TO, as 10m:20m from the trace's start, or two absolute times; an empty side is the trace's own end"
@@ -43,6 +43,15 @@ def slice_of(given: Mapping[str, Any], span_ns: int, t0_ns: int | None) -> Slice
         sessions=_sessions(given.get("sessions")),
         seed=given.get("seed", 0),
     )
+
+
+def check_slice(given: Mapping[str, Any]) -> None:
+    """What can be said of these options before the trace is there: that they can be read. Errors: ``UsageError``."""
+    slice_of({**given, "window": None}, 0, None)
+    window = given.get("window")
+    if window and not any(_moment(window[:at], 0, 0) is not None and _moment(window[at + 1 :], 0, 0) is not None
+                          for at, char in enumerate(window) if char == ":"):  # fmt: skip
+        raise UsageError(f"--window {shown(window)}: not a window; {_EXPECTED}")
 
 
 def parse_thin(text: str) -> tuple[int, int]:

@@ -80,7 +80,8 @@ def _head(story: Mapping[str, Any]) -> Iterator[str]:
     cached = own["cached_tokens"]
     hit = "" if not cached else f" ({cached:,} from the prefix cache)"
     tokens = f"{own['prompt_tokens']:,} prompt tokens{hit}, {own['output_tokens']:,} output tokens"
-    sent = f", sent again {own['retries']:,} times" if own["retries"] else ""
+    times = "once" if own["retries"] == 1 else f"{own['retries']:,} times"
+    sent = f", sent again {times}" if own["retries"] else ""
     yield f"  {tokens}, arrived at {own['arrival_ns']:,} ns{sent}"
     tpot = "-" if own["tpot_ns"] is None else span_text(own["tpot_ns"])
     yield (

@@ -56,6 +56,16 @@ def test_the_first_lines_say_where_the_time_to_first_token_went(db: str, capsys:
     assert "P/D     2:2: prefill engines " in shown and "mean TTFT was prefill queue " in shown and "Fleet " not in shown
 
 
+def test_every_iteration_has_its_own_pools_budget_and_blocks(db: str) -> None:
+    own_values = "SELECT replica, min(budget), max(budget), min(kv_total), count(*) - count(kv_total) FROM iterations GROUP BY 1"
+    rows = ask(db, own_values)
+    own = {row[0]: row[1:3] for row in rows}
+    assert own[0] == own[1] == (4096, 4096) and own[2] == own[3] and own[2] != (4096, 4096) and None not in own[2]
+    assert all(total and not unknown for *_, total, unknown in rows)
+    with_one_cap = "SELECT count(*) FROM iterations WHERE prefill_tokens + decode_seqs > budget OR kv_used > kv_total"
+    assert ask(db, with_one_cap) == [(0,)]
+
+
 def test_transfers_are_rows(db: str) -> None:
     assert ask(db, "SELECT count(*) >= 800, min(source), max(source), min(target), max(target) FROM transfers") == [
         (True, 0, 1, 2, 3)
@@ -128,6 +138,8 @@ def test_a_comparison_names_only_the_pools_own_knobs(db: str, capsys: pytest.Cap
     knobs = {each["knob"]: each for each in json.loads(capsys.readouterr().out)["knobs"]}
     pooled = {name for name in knobs if name.startswith("pools.")}
     assert pooled == {"pools.decode.max_num_seqs", "pools.prefill.max_num_batched_tokens"} | {
-        name for name in pooled if name.endswith(("num_gpu_blocks", "prefill.max_num_seqs"))  # derived from those
+        name
+        for name in pooled
+        if name.endswith(("num_gpu_blocks", "prefill.max_num_seqs"))  # derived from those
     }
     assert "pd.prefill" in knobs

@@ -121,6 +121,20 @@ def test_priorities_can_be_the_larger_the_more_urgent(tmp_path: Path, capfd: pyt
     assert waits == ["b", "a"]
 
 
+@pytest.mark.parametrize(
+    "slip", [["--window", "10"], ["--window", "a:b"], ["--thin", "3"], ["--where", "output_tokens ="], ["--by", "tenant"]]
+)
+def test_a_slip_in_the_part_is_told_before_anything_is_loaded(
+    slip: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    trace, db = tmp_path / "t.csv", tmp_path / "a.duckdb"
+    trace.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,100,20\n")
+    assert main(["replay", str(trace), *slip, "--db", str(db)]) == 2
+    assert slip[0] in capfd.readouterr().err and not db.exists()
+    assert main(["replay", str(trace), "--window", "0:2023-11-16T20:00", "--db", str(db)]) == 2  # of a trace without dates
+    assert "no absolute times" in capfd.readouterr().err
+
+
 def test_a_missing_trace_is_3(db: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", "no-such-trace", "--db", db]) == 3
     assert "no-such-trace: no such file" in capfd.readouterr().err

@@ -19,7 +19,7 @@ from replay_engine.types import RequestState
 from tests.metrics.synthetic import CONFIG, Totals, finished_rows, unfinished
 from tracekit.metrics import Labels, MatrixInputs, Slo, SloTable, build_matrix, render_markdown, render_text
 from tracekit.metrics.docs import matrix_page
-from tracekit.metrics.fields import FIELDS, SECTIONS, bare_nulls, missing_fields
+from tracekit.metrics.fields import FIELDS, SECTIONS, bare_nulls, field_value, is_missing, missing_fields
 from tracekit.metrics.wording import share, span_text
 
 SLO = SloTable(default=Slo(ttft_ns=500_000_000, tpot_ns=30_000_000))
@@ -209,6 +209,18 @@ def test_the_answer_stands_first() -> None:
     head = "\n".join(lines[:14])
     for word in ("Tail", "P99", "SLO-goodput", "missed by", "kv_free 75.0 %", "KV high-water 90.0 %", "Ended", "nightly"):
         assert word in head
+
+
+def test_a_reason_that_many_fields_share_is_said_once() -> None:
+    bare = build_matrix(replace(full_inputs(50), tenants=None, slo=None))
+    text = render_text(bare)
+    reasons = [field_value(bare, spec)["reason"] for spec in FIELDS if is_missing(field_value(bare, spec))]
+    several = {reason for reason in reasons if reasons.count(reason) > 1}
+    below = "".join(text.split("\n\n")[2:])  # the answer that stands first says it in full
+    assert len(several) > 3 and not [reason for reason in several if f"- ({reason})" in below]
+    marks = {line.split("] ")[1]: line.split("]")[0] + "]" for line in text.splitlines() if line.startswith("[")}
+    assert several <= marks.keys()
+    assert all(text.count(f"- {mark}\n") > 1 for mark in marks.values())
 
 
 def test_words_for_numbers() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tracekit.metrics.fields import FIELDS, SECTIONS, field_value
@@ -33,18 +34,27 @@ def render_text(matrix: Mapping[str, Any]) -> str:
     lines = [_title(matrix), ""]
     lines += [f"{label:<8}{printable(text)}" for label, text in headline(matrix)]
     flagged = False
+    bodies = {section: list(_section_lines(matrix, section)) for section in SECTIONS}
+    notes = _notes(value for body in bodies.values() for _, value in body)
     for section, title in SECTIONS.items():
-        body = list(_section_lines(matrix, section))
+        body = bodies[section]
         width = max(24, *(len(label) for label, _ in body)) + 2
         tabular = any(isinstance(value, list) for _, value in body)
         heads = "".join(f"{name:>{_CELL}}" for name in _COLUMNS) if tabular else ""
         lines += ["", f"{title:<{width + 2}}{heads}".rstrip()]
         for label, value in body:
-            cells = value if isinstance(value, str) else "".join(f"{cell:>{_CELL}}" for cell in value)
+            cells = notes.get(value, value) if isinstance(value, str) else "".join(f"{cell:>{_CELL}}" for cell in value)
             flagged |= not isinstance(value, str) and "*" in cells
             lines.append(f"  {label:<{width}}{cells}")
-    flagged |= any("*" in label for section in SECTIONS for label, _ in _section_lines(matrix, section))
+    flagged |= any("*" in label for body in bodies.values() for label, _ in body)
+    lines += ["", *(f"{mark[2:]} {value[3:-1]}" for value, mark in notes.items())] if notes else []
     return "\n".join([*lines, "", _FLAG] if flagged else lines) + "\n"
+
+
+def _notes(values: Iterable[str | list[str]]) -> dict[str, str]:
+    """Why several fields have no value, said once at the end: what stands for it in its place."""
+    missing = Counter(value for value in values if isinstance(value, str) and value.startswith("- (") and value.endswith(")"))
+    return {value: f"- [{n}]" for n, value in enumerate((value for value, count in missing.items() if count > 1), 1)}
 
 
 def render_markdown(matrix: Mapping[str, Any]) -> str:

@@ -157,14 +157,16 @@ def _copy_table(con: DuckDBPyConnection, folder: Path, header: Mapping[str, Any]
 def _insert_statement(
     table: str, layout: np.dtype[np.void], constants: Mapping[str, Any], lookup: pa.Table | None
 ) -> tuple[str, list[Any]]:
-    """The INSERT that takes a piece into a table, and the values of its parameters (the run's constants)."""
+    """The INSERT that takes a piece into a table, and the values of its parameters (the run's constants; a
+    list has one for each replica)."""
     present = set(layout.names or ()) | set(lookup.column_names if lookup is not None else ())
     picks: list[str] = []
     values: list[Any] = []
     for name, kind in event_columns(table).items():
         if name not in present:
-            picks.append(f"?::{kind}")
-            values.append(constants.get(name))
+            value = constants.get(name)
+            picks.append(f"(?::{kind}[])[replica + 1]" if isinstance(value, list) else f"?::{kind}")
+            values.append(value)
         elif name not in NULLABLE[table] and name != "replica":
             picks.append(f'"{name}"')
         elif layout[name].kind == "f":
