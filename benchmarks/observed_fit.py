@@ -26,6 +26,8 @@ from tracekit.calibration.observed.observations import Observations, predictions
 from tracekit.calibration.observed.replays import Replayer
 from tracekit.calibration.observed.settings import Known, known_settings
 from tracekit.calibration.observed.terms import NAMES, Vector, latency_of
+from tracekit.metrics.verdict import Errors as Judged
+from tracekit.metrics.verdict import judge_errors
 from tracekit.traces.load import LoadedTrace, read_trace
 
 __all__ = ["Card", "card_prior", "main", "measure"]
@@ -48,7 +50,7 @@ class Card:
     waiting: int
 
 
-_SETS = ("max_num_batched_tokens=2048", "max_model_len=32768", "engine_version=0.19.0")
+_SETS = ("async_scheduling=true", "max_num_batched_tokens=2048", "max_model_len=32768", "engine_version=0.19.0")
 CARDS = {
     "rtxpro6000": Card(
         file="vllm_measured_llama8b_rtxpro6000.requests.jsonl", sets=(*_SETS, "max_num_seqs=128", "num_gpu_blocks=32768"),
@@ -67,7 +69,7 @@ OTLP = {
 }
 HIDDEN = Latency(floor_ns=8.3e6, a_ns=1.79e6, b_ns=31e3, c_ns=1.6, d_ns=19e3, e_ns=62.0, h0_ns=1e6)
 HIDDEN_SETS = ("max_num_seqs=128", "max_num_batched_tokens=2048", "num_gpu_blocks=20000", "max_model_len=32768",
-               "engine_version=0.24.0")  # fmt: skip
+               "engine_version=0.24.0", "async_scheduling=true")  # fmt: skip
 
 
 def card_prior(card: Card) -> Profile:
@@ -139,9 +141,10 @@ def _transfer(report: Report) -> None:
             report.figures[name] = Figure(value=None, unit="%", note="a trace is not there")
             continue
         errors = _predicted(other[0], other[1], mine[2].best.vector, mine[2].problem.expected.host, mine[2].best.misfit.counting)
-        worst = max(abs(errors[metric].mean) for metric in ("ttft", "tpot", "e2e"))
-        words = "largest error of a mean: it does not serve"
-        report.figures[name] = Figure(value=round(100 * worst, 1), unit="%", target=10.0, note=words)
+        judged = {m: Judged(n=e.n, mean=e.mean, p50=e.p50, p90=e.p90) for m, e in errors.items() if m != "queue"}
+        verdict = judge_errors(judged)
+        told = 0.0 if verdict.serves is False else 1.0
+        report.figures[name] = Figure(value=told, unit="believed", target=0.0, at_most=True, note=verdict.words)
 
 
 def _predicted(loaded: LoadedTrace, known: Known, vector: Vector, host: Latency, counting: str) -> dict[str, Errors]:

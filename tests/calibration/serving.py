@@ -17,7 +17,8 @@ from tracekit.traces.load import read_trace
 __all__ = ["PLANTED", "SETS", "Load", "served", "write_served"]
 
 PLANTED = Latency(floor_ns=9e6, a_ns=2.7e6, b_ns=35e3, c_ns=2.0, d_ns=40e3, e_ns=70.0, h0_ns=1e6)
-SETS = ("max_num_seqs=24", "max_num_batched_tokens=1024", "num_gpu_blocks=8000", "max_model_len=16384", "engine_version=0.24.0")
+SETS = ("max_num_seqs=24", "max_num_batched_tokens=1024", "num_gpu_blocks=8000", "max_model_len=16384", "engine_version=0.24.0",
+        "async_scheduling=true")  # fmt: skip
 
 
 class Load(NamedTuple):

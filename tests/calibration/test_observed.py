@@ -91,13 +91,23 @@ def test_seats_that_nobody_named_are_found(busy: Path) -> None:
 
 def test_memory_that_nobody_named_is_found(tmp_path: Path) -> None:
     file = tmp_path / "full.jsonl"
-    sets = (SETS[1], SETS[4], "max_num_seqs=256", "num_gpu_blocks=900", "max_model_len=14000")
+    sets = (SETS[1], *SETS[4:], "max_num_seqs=256", "num_gpu_blocks=900", "max_model_len=14000")
     run = served(file, Load(requests=250, output=150.0), sets=sets)
     assert int(run.waiting.max()) > 10
     found = fitted(file, tuple(each for each in sets if "blocks" not in each))
     limit = next(each for each in found.limits if each.knob == "num_gpu_blocks")
     assert limit.known == "by replay"
     assert limit.value == pytest.approx(900, rel=0.03)
+
+
+def test_how_plans_are_made_is_told_from_the_latencies(tmp_path: Path) -> None:
+    """Synchronous plans see an arrival one iteration earlier."""
+    file = tmp_path / "synchronous.jsonl"
+    sets = (*SETS[:-1], "async_scheduling=false")
+    served(file, Load(requests=150, gap_s=0.4), sets=sets)
+    found = fitted(file, SETS[:-1])
+    limit = next(each for each in found.limits if each.knob == "async_scheduling")
+    assert (limit.value, limit.known) == (False, "by replay")
 
 
 def test_an_idle_trace_cannot_tell_what_never_happened(tmp_path: Path) -> None:

@@ -154,41 +154,43 @@ def _starts(expected: Expected, guess: Vector) -> dict[str, Vector]:
 
 
 def _first_limits(known: Known, crowd: Crowd | None) -> tuple[Known, list[Limit]]:
-    """The settings to begin with: what was given, and seats where the observations show them."""
+    """The settings to begin with: what was given, and room for everybody who was seen to be served."""
     said = [knob for knob in _LIMITS if knob in known.given]
     limits = [Limit(knob=knob, value=getattr(known.policy.scheduler, knob), known="given") for knob in said]
-    sets = []
+    sets, present = [], known.policy.scheduler
     if "max_num_seqs" not in known.given and crowd is not None:
-        if crowd.seats is not None:
-            sets.append(f"max_num_seqs={crowd.seats}")
-        else:
-            limits.append(Limit(knob="max_num_seqs", value=known.policy.scheduler.max_num_seqs, known="at least",
-                                note=f"{crowd.peak} were served at once; nobody waited for a seat"))  # fmt: skip
+        sets.append(f"max_num_seqs={crowd.seats or max(present.max_num_seqs, crowd.peak)}")
     if "num_gpu_blocks" not in known.given and crowd is not None:
-        blocks = crowd.memory or max(round(1.3 * crowd.peak_blocks), known.policy.scheduler.num_gpu_blocks)
-        sets.append(f"num_gpu_blocks={blocks}")
+        sets.append(f"num_gpu_blocks={max(round(ROOM * crowd.peak_blocks), present.num_gpu_blocks)}")
     if sets:
         known = replace(known, policy=apply_set(known.policy, sets, known.profile))
     return known, limits
 
 
-_LIMITS = ("max_num_seqs", "num_gpu_blocks", "max_num_batched_tokens", "scheduler_reserve_full_isl")
+_LIMITS = ("max_num_seqs", "num_gpu_blocks", "max_num_batched_tokens", "scheduler_reserve_full_isl", "async_scheduling")
+ROOM = 1.5
 
 
 def _scanned(scan: Scan, known: Known, crowd: Crowd | None, say: Say | None) -> None:
-    """Limits that were not given, by replay."""
-    if "max_num_seqs" not in known.given and crowd is not None and crowd.seats is not None:
+    """What was not given, by replay: how plans are made, seats, then the budget, which may be all that anybody waited for, then
+    memory."""
+    if "async_scheduling" not in known.given:
+        # no default to stand by: it changed from release to release
+        scan_values(scan, "async_scheduling", (True, False), rounds=6, margin=0.0)
+    if "max_num_seqs" not in known.given and crowd is not None:
         note = f"{crowd.waits} waited, and got in when about {crowd.seats} were served"
-        scan_near(scan, "max_num_seqs", crowd.seats, note, say)
-    if "num_gpu_blocks" not in known.given and crowd is not None:
-        if crowd.memory is not None:
-            scan_near(scan, "num_gpu_blocks", crowd.memory, f"{crowd.waits} waited while the number served varied", say)
-        else:
-            blocks = scan.problem.replayer.policy.scheduler.num_gpu_blocks
-            note = f"{crowd.peak_blocks} were in use; nobody waited for memory"
-            scan.limits.append(Limit(knob="num_gpu_blocks", value=blocks, known="at least", note=note))
+        if crowd.seats is None or not scan_near(scan, "max_num_seqs", crowd.seats, note, say):
+            _at_least(scan, "max_num_seqs", f"{crowd.peak} were served at once; nobody is seen to have waited for a seat")
     if "max_num_batched_tokens" not in known.given:
         seats = scan.problem.replayer.policy.scheduler.max_num_seqs
         scan_values(scan, "max_num_batched_tokens", [each for each in BUDGETS if each >= seats], rounds=3)
+    if "num_gpu_blocks" not in known.given and crowd is not None:
+        note = f"{crowd.waits} waited while the number served varied"
+        if crowd.memory is None or not scan_near(scan, "num_gpu_blocks", crowd.memory, note, say):
+            _at_least(scan, "num_gpu_blocks", f"{crowd.peak_blocks} were in use; nobody is seen to have waited for memory")
     if "scheduler_reserve_full_isl" not in known.given and crowd is not None and crowd.waits:
         scan_values(scan, "scheduler_reserve_full_isl", (True, False))
+
+
+def _at_least(scan: Scan, knob: str, note: str) -> None:
+    scan.limits.append(Limit(knob=knob, value=getattr(scan.problem.replayer.policy.scheduler, knob), known="at least", note=note))

@@ -15,8 +15,8 @@ __all__ = ["Scan", "scan_near", "scan_values"]
 
 ALIKE = 0.02
 """Losses this close, as a share, tell nothing."""
-NEARBY = {"num_gpu_blocks": ((0.88, 0.94, 0.97, 1.03, 1.06, 1.12), (0.985, 0.9925, 1.0075, 1.015)),
-          "max_num_seqs": ((0.94, 0.97, 0.985, 1.015, 1.03, 1.06), ())}  # fmt: skip
+NEARBY = {"num_gpu_blocks": ((0.8, 0.88, 0.94, 1.06, 1.12, 1.25), (0.97, 0.985, 1.015, 1.03)),
+          "max_num_seqs": ((0.94, 0.97, 0.985, 1.015, 1.03, 1.06),)}  # fmt: skip
 """Shares of the first guess that are tried, then of the best of those."""
 
 
@@ -51,9 +51,10 @@ def follow(problem: Problem, trial: Trial, rounds: int) -> Trial:
     return problem.judged(found.vector, found.run)
 
 
-def scan_near(scan: Scan, knob: str, start: int, note: str, told: Callable[[str], None] | None = None) -> None:
-    """A count, from about ``start``."""
-    centre = start
+def scan_near(scan: Scan, knob: str, start: int, note: str, told: Callable[[str], None] | None = None) -> bool:
+    """A count, from about ``start``, where it explains more than the present settings do; whether it does."""
+    before, centre = scan.best.loss, start
+    problem, best = scan.problem, scan.best
     for factors in NEARBY[knob]:
         tried: dict[int, tuple[Problem, Trial]] = {}
         for value in _counts(knob, centre, factors):
@@ -61,13 +62,17 @@ def scan_near(scan: Scan, knob: str, start: int, note: str, told: Callable[[str]
             if found is not None:
                 tried[value] = found
         if not tried:
-            return
+            break
         centre = min(tried, key=lambda value: tried[value][1].loss)
-        scan.problem, scan.best = tried[centre]
+        problem, best = tried[centre]
+        best = min(best, follow(problem, best, 5), key=lambda each: each.loss)
+        if best.loss > before * (1 - ALIKE):
+            return False
+        scan.problem, scan.best = problem, best
         if told is not None:
             told(f"{knob} = {centre}")
-    scan.best = min(scan.best, follow(scan.problem, scan.best, 4), key=lambda each: each.loss)
     scan.limits.append(Limit(knob=knob, value=centre, known="by replay", note=note))
+    return True
 
 
 def _counts(knob: str, centre: int, factors: Sequence[float]) -> list[int]:
@@ -78,8 +83,8 @@ def _counts(knob: str, centre: int, factors: Sequence[float]) -> list[int]:
     return sorted(values)
 
 
-def scan_values(scan: Scan, knob: str, values: Sequence[object], rounds: int = 0) -> None:
-    """Each of ``values`` (the present one among them or not); kept unless another leaves clearly less."""
+def scan_values(scan: Scan, knob: str, values: Sequence[object], rounds: int = 0, margin: float = ALIKE) -> None:
+    """Each of ``values`` (the present one among them or not); kept unless another leaves less by ``margin``, a share."""
     present = getattr(scan.problem.replayer.policy.scheduler, knob)
     losses, chosen = {present: scan.best.loss}, (scan.problem, scan.best)
     for value in values:
@@ -89,7 +94,7 @@ def scan_values(scan: Scan, knob: str, values: Sequence[object], rounds: int = 0
             if found[1].loss < chosen[1].loss:
                 chosen = found
     best = min(losses, key=lambda value: losses[value])
-    if best != present and losses[best] < losses[present] * (1 - ALIKE):
+    if best != present and losses[best] < losses[present] * (1 - margin):
         scan.problem, scan.best = chosen
     else:
         best = present
