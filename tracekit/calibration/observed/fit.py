@@ -15,7 +15,7 @@ from tracekit.calibration.observed.first_guess import first_guess
 from tracekit.calibration.observed.limits import Crowd, Limit, crowd_of
 from tracekit.calibration.observed.observations import Observations
 from tracekit.calibration.observed.replays import Replayer
-from tracekit.calibration.observed.scan import Scan, scan_near, scan_values
+from tracekit.calibration.observed.scan import Scan, needed, scan_near, scan_values
 from tracekit.calibration.observed.search import Problem, Trial, descend, refine
 from tracekit.calibration.observed.settings import Known
 from tracekit.calibration.observed.shared_prefix import begin_alike
@@ -96,7 +96,7 @@ def _fit(
     if len(best.run.start) <= LONG:
         best = problem.rescaled(refine(problem, best, rounds=2, told=say))
     return ObservedFit(
-        problem=problem, best=best, told=telling(problem, best), limits=limits, starts=starts, replays=problem.replayer.count
+        problem=problem, best=best, told=telling(problem, best), limits=scan.limits, starts=starts, replays=problem.replayer.count
     )
 
 
@@ -157,11 +157,13 @@ def _first_limits(known: Known, crowd: Crowd | None) -> tuple[Known, list[Limit]
     """The settings to begin with: what was given, and room for everybody who was seen to be served."""
     said = [knob for knob in _LIMITS if knob in known.given]
     limits = [Limit(knob=knob, value=getattr(known.policy.scheduler, knob), known="given") for knob in said]
-    sets, present = [], known.policy.scheduler
+    sets: list[str] = []
     if "max_num_seqs" not in known.given and crowd is not None:
-        sets.append(f"max_num_seqs={crowd.seats or max(present.max_num_seqs, crowd.peak)}")
+        sets.append(f"max_num_seqs={crowd.seats or max(known.policy.scheduler.max_num_seqs, crowd.peak)}")
     if "num_gpu_blocks" not in known.given and crowd is not None:
-        sets.append(f"num_gpu_blocks={max(round(ROOM * crowd.peak_blocks), present.num_gpu_blocks)}")
+        # with the budget known, memory is what is left to wait for: begun with it, the coefficients do not have to explain it
+        blocks = crowd.memory if "max_num_batched_tokens" in known.given else None
+        sets.append(f"num_gpu_blocks={blocks or _roomy(known, crowd)}")
     if sets:
         known = replace(known, policy=apply_set(known.policy, sets, known.profile))
     return known, limits
@@ -186,10 +188,16 @@ def _scanned(scan: Scan, known: Known, crowd: Crowd | None, say: Say | None) -> 
         scan_values(scan, "max_num_batched_tokens", [each for each in BUDGETS if each >= seats], rounds=3)
     if "num_gpu_blocks" not in known.given and crowd is not None:
         note = f"{crowd.waits} waited while the number served varied"
-        if crowd.memory is None or not scan_near(scan, "num_gpu_blocks", crowd.memory, note, say):
+        bound = crowd.memory is not None and scan_near(scan, "num_gpu_blocks", crowd.memory, note, say)
+        if not bound or not needed(scan, "num_gpu_blocks", _roomy(known, crowd)):
             _at_least(scan, "num_gpu_blocks", f"{crowd.peak_blocks} were in use; nobody is seen to have waited for memory")
     if "scheduler_reserve_full_isl" not in known.given and crowd is not None and crowd.waits:
         scan_values(scan, "scheduler_reserve_full_isl", (True, False))
+
+
+def _roomy(known: Known, crowd: Crowd) -> int:
+    """Blocks that nobody would have had to wait for."""
+    return max(round(ROOM * crowd.peak_blocks), known.policy.scheduler.num_gpu_blocks)
 
 
 def _at_least(scan: Scan, knob: str, note: str) -> None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from replay_engine.config import ConfigError
 from replay_engine.policy import apply_set
 from replay_engine.profile import Profile
 from tracekit.calibration.observed.limits import Limit
 from tracekit.calibration.observed.search import Problem, Trial, descend
 
-__all__ = ["Scan", "scan_near", "scan_values"]
+__all__ = ["Scan", "needed", "scan_near", "scan_values"]
 
 ALIKE = 0.02
 """Losses this close, as a share, tell nothing."""
-NEARBY = {"num_gpu_blocks": ((0.8, 0.88, 0.94, 1.06, 1.12, 1.25), (0.97, 0.985, 1.015, 1.03)),
+NEARBY = {"num_gpu_blocks": ((0.8, 0.88, 0.94, 1.06, 1.12, 1.25), (0.88, 0.94, 0.97, 1.03, 1.06), (0.97, 0.985, 1.015, 1.03)),
           "max_num_seqs": ((0.94, 0.97, 0.985, 1.015, 1.03, 1.06),)}  # fmt: skip
 """Shares of the first guess that are tried, then of the best of those."""
 
@@ -43,17 +45,17 @@ class Scan:
         return problem, trial
 
 
-def follow(problem: Problem, trial: Trial, rounds: int) -> Trial:
+def follow(problem: Problem, trial: Trial, rounds: int, near: int = 0) -> Trial:
     """A few steps under new settings, judged by the old scales, so that losses can be compared."""
     scales, counting = dict(problem.scales), problem.counting
-    found = descend(problem, trial.vector, rounds=rounds)
+    found = descend(problem, trial.vector, rounds=rounds, near=near)
     problem.scales, problem.counting = scales, counting
     return problem.judged(found.vector, found.run)
 
 
 def scan_near(scan: Scan, knob: str, start: int, note: str, told: Callable[[str], None] | None = None) -> bool:
     """A count, from about ``start``, where it explains more than the present settings do; whether it does."""
-    before, centre = scan.best.loss, start
+    before, centre = scan.best.loss if getattr(scan.problem.replayer.policy.scheduler, knob) != start else np.inf, start
     problem, best = scan.problem, scan.best
     for factors in NEARBY[knob]:
         tried: dict[int, tuple[Problem, Trial]] = {}
@@ -65,14 +67,25 @@ def scan_near(scan: Scan, knob: str, start: int, note: str, told: Callable[[str]
             break
         centre = min(tried, key=lambda value: tried[value][1].loss)
         problem, best = tried[centre]
-        best = min(best, follow(problem, best, 5), key=lambda each: each.loss)
+        best = min(best, follow(problem, best, 8, near=4), key=lambda each: each.loss)
         if best.loss > before * (1 - ALIKE):
             return False
-        scan.problem, scan.best = problem, best
+        best = problem.rescaled(best)  # nearer than before: finer differences count
+        scan.problem, scan.best, before = problem, best, np.inf
         if told is not None:
             told(f"{knob} = {centre}")
     scan.limits.append(Limit(knob=knob, value=centre, known="by replay", note=note))
     return True
+
+
+def needed(scan: Scan, knob: str, roomy: int) -> bool:
+    """Whether the value found for ``knob`` explains more than ``roomy``, which binds nobody; coefficients may follow."""
+    found = scan.under(knob, roomy, 8)
+    if found is None or found[1].loss > scan.best.loss * (1 + ALIKE):
+        return True
+    scan.problem, scan.best = found
+    scan.limits = [limit for limit in scan.limits if limit.knob != knob]
+    return False
 
 
 def _counts(knob: str, centre: int, factors: Sequence[float]) -> list[int]:
