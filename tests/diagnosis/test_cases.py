@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from dataclasses import fields, replace
 from functools import cache
@@ -17,6 +18,7 @@ from replay_engine.profile import Latency, load_profile
 from tracekit.diagnosis import load_run_data
 from tracekit.diagnosis.diagnose import diagnose
 from tracekit.diagnosis.finding import Change, Diagnosis, Finding
+from tracekit.diagnosis.from_observed import diagnose_observed
 from tracekit.diagnosis.run_data import RunData
 from tracekit.diagnosis.signals import SIGNALS, evidence, q_share95
 from tracekit.diagnosis.view import View
@@ -280,3 +282,28 @@ def test_measured_runs_are_named_from_requests_and_settings(run: str, nearest: s
         profile = replace(profile, synthetic=True, latency=slower)
     assert abs(factor - 1) < 0.05
     assert diagnose(data).findings[0].id == cause
+    seats, kv_tokens = policy.scheduler.max_num_seqs, policy.scheduler.usable_blocks * policy.scheduler.block_size
+    told = diagnose_observed(source, seats=seats, kv_tokens=kv_tokens)
+    assert [each.id for each in told.findings] == [cause]
+
+
+def observed(run: RunData) -> TraceSource:
+    """What a gateway would have seen of a run: its requests' own times, and nothing of its iterations."""
+    source, rows = copy.copy(run.source), run.outcomes
+    source.obs_queue_ns, source.obs_ttft_ns = rows["queue_ns"].copy(), rows["ttft_ns"].copy()
+    source.obs_e2e_ns, source.obs_tpot_ns = rows["e2e_ns"].copy(), None
+    return source
+
+
+@pytest.mark.parametrize("case", EXPECTED)
+def test_a_trace_of_a_case_is_named_right_or_not_at_all(case: str) -> None:
+    run = run_of(case)
+    one = not run.policy.engines and run.policy.rules.fleet.replicas == 1
+    config = run.policy.scheduler
+    known = {"seats": config.max_num_seqs, "kv_tokens": config.usable_blocks * config.block_size} if one else {}
+    told = diagnose_observed(observed(run), **known)
+    names = [each.id for each in told.findings]
+    assert set(names) <= set(EXPECTED[case][0])
+    assert names or any("cannot tell, because" in each or "no limit binds" in each for each in told.remarks)
+    if case in ("D01", "D03"):
+        assert names == EXPECTED[case][0]

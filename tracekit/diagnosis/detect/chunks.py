@@ -175,6 +175,8 @@ def too_large(view: View) -> Claim | None:
     long = (rows["duration_ns"] > allowed) & (rows["prefill_tokens"] > 0) & (rows["decode_seqs"] > 0)
     if not long.any() or capacity is None:
         return None
+    if not view.data.slo_parts and float(rows["duration_ns"][long].max()) < 1.3 * allowed:
+        return None
     beside = float(np.median((rows["duration_ns"] - view.parts.prefill_cost)[long]))
     fits = max(allowed - beside, 0.1 * allowed) / max(latency.b_ns, 1e-9)
     budget = int(2 ** np.floor(np.log2(max(fits, 64.0))))

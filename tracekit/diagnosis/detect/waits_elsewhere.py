@@ -29,7 +29,7 @@ def client_limit(view: View) -> Claim | None:
     room = int(min(capacity.at_a_time().values())) if capacity else engine.max_num_seqs
     proposal = max(2 * slots, min(3 * slots, int(0.6 * room)))
     proposal = round_up(proposal, 10) if proposal > 64 else proposal
-    more = _more_slots(slots, proposal)
+    more = _more_slots(view, slots, proposal)
     return Claim(
         id="CLIENT_LIMIT",
         what=f"{percent(share)} of the time to the first token passes at the client, which never has more than"
@@ -125,13 +125,15 @@ def busy_evidence(view: View) -> tuple[Evidence, ...]:
     return tuple(found)
 
 
-def _more_slots(slots: int, proposal: int) -> Change:
+def _more_slots(view: View, slots: int, proposal: int) -> Change:
+    capacity = view.capacity
+    gain = "" if capacity is None else f"about {percent(capacity.served(proposal) / capacity.served(slots) - 1)} more is served; "
     return change(
         "client.max_in_flight",
         slots,
         proposal,
         "the wait is for one of the client's slots, not for the server",
-        price="what waits at the client today then runs, or waits, at the server: tokens come a little slower",
+        price=f"{gain}what waits at the client today then runs, or waits, at the server: tokens come a little slower",
         outside=True,
         tolerated=0.3,
     )
