@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replay_engine.calibration.accelerators import ACCELERATORS, find_accelerator
@@ -68,6 +68,7 @@ def test_the_index_of_the_shards_counts_more_than_a_count(tmp_path: Path) -> Non
     assert read_model(tmp_path, "fp8").facts.weight_bytes > 8e9, "not the stored ones where another type is asked for"
 
 
+@settings(deadline=None)
 @given(
     card=st.sampled_from(ACCELERATORS), cards=st.sampled_from((1, 2, 4, 8)), dtype=st.sampled_from(("bfloat16", "fp8", "int4")),
     layers=st.integers(1, 48), width=st.integers(4, 48), kv=st.sampled_from(("bfloat16", "fp8")),

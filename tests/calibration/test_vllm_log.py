@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.calibrate_logs import HEAD, PLANTED, SYNCHRONOUS, Planted, corrupted, residual, write_log
@@ -80,6 +80,7 @@ def test_what_is_broken_is_put_together_or_counted(tmp_path: Path) -> None:
     assert (len(found), found.broken, found.lines) == (2, [2], 3)
 
 
+@settings(deadline=None)
 @given(seed=st.integers(0, 10_000), share=st.sampled_from((0.05, 0.3, 1.0)))
 def test_no_row_is_made_up(seed: int, share: float, tmp_path_factory: pytest.TempPathFactory) -> None:
     planted = Planted.draw(40, seed=seed)
@@ -219,6 +220,8 @@ def test_the_command_finds_what_it_is_given(tmp_path: Path, capsys: pytest.Captu
         ([str(file), "--policy", "x.toml"], "--policy: means nothing to"),
         ([str(tmp_path / "p.toml")], "not a source of a known kind"),
         ([str(tmp_path / "p.toml"), "--as", "vllm-log"], "no iteration line"),
+        ([str(tmp_path / "none.log"), "--as", "vllm-log"], "none.log: no such file; expected a vLLM log"),
+        ([str(tmp_path), "--as", "events"], ": a folder; expected an event log"),
     ):
         assert main(["calibrate", *arguments, "--json"]) in (2, 3)
         assert said in json.loads(capsys.readouterr().out)["error"]

@@ -36,7 +36,7 @@ def test_regret_is_what_the_choice_costs() -> None:
     assert regret_of([1, 1, 2], [10, 12, 30]) == pytest.approx(0.2), "of several predicted alike the worst"
 
 
-@settings(max_examples=10)
+@settings(max_examples=10, deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_loads_over_time_are_the_sums_over_requests(seed: int) -> None:
     draw = np.random.default_rng(seed)

@@ -132,8 +132,9 @@ def _frame(file: Path) -> tuple[pl.DataFrame, dict[str, Any]]:
             facts = dict(head) if "schema" in head else {}
             return pl.read_ndjson(stream if facts else file, infer_schema_length=10_000), facts
     except (OSError, ValueError, pl.exceptions.PolarsError) as error:
-        reason = str(error).splitlines()[0] if str(error) else "cannot be read"
-        raise InputError(f"not an event log: {shown(reason)}", file=str(file), expected="Parquet or JSONL rows") from None
+        # what a parser says may repeat what stands in the file
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "not an event log"
+        raise InputError(reason, file=str(file), expected="Parquet or JSONL rows, see docs/event_log.md") from None
 
 
 def _numbers(frame: pl.DataFrame, name: str, file: Path) -> npt.NDArray[np.float64]:

@@ -65,7 +65,8 @@ def samples_of_batches(file: Path) -> Samples:
         text = pl.read_csv(file, has_header=False, separator="\x01", quote_char=None, schema={"line": pl.String},
                            encoding="utf8-lossy", truncate_ragged_lines=True)  # fmt: skip
     except (OSError, pl.exceptions.PolarsError) as error:
-        raise InputError("cannot be read", file=str(file), value=str(error), expected="a log of SGLang") from None
+        reason = getattr(error, "strerror", None) or "not text"
+        raise InputError(reason, file=str(file), expected="a log of SGLang") from None
     line = pl.col("line")
     lines = text.filter(line.str.contains(r"\b(?:Decode|Prefill) batch,")).select(
         decode=line.str.contains("Decode batch,", literal=True), rank=line.str.extract(RANK).fill_null("0"),

@@ -126,6 +126,7 @@ KINDS: dict[str, Kind] = {
         options=frozenset({"sets", "policy", "prior"}),
     ),
 }
+FILES = frozenset({"vllm-log", "sglang-log", "events", "roofline"})
 ALWAYS = frozenset({"source", "db", "seed", "progress"})
 OPTIONS = {
     "sets": "--set", "policy": "--policy", "prior": "--profile", "model": "--model", "hardware": "--hardware",
@@ -147,6 +148,11 @@ def calibrate_source(request: SourceRequest, kind: str | None = None) -> Written
         if given and each.name not in ALWAYS and each.name not in found.options:
             takes = ", ".join(sorted(OPTIONS[o] for o in found.options)) or "no such option"
             raise UsageError(f"{OPTIONS[each.name]}: means nothing to {found.what} (--as {name}); expected {takes}")
+    path = Path(request.source)
+    if name in FILES and not path.exists():
+        raise UsageError(f"{shown(request.source, 200)}: no such file; expected {found.what}")
+    if name in FILES and path.is_dir() and name != "roofline":
+        raise UsageError(f"{shown(request.source, 200)}: a folder; expected {found.what}")
     module, _, function = found.reads.partition(":")
     read: Callable[[SourceRequest], Written] = getattr(import_module(module), function)
     return read(request)

@@ -85,7 +85,8 @@ def read_iteration_lines(file: str | Path) -> IterationLines:
             truncate_ragged_lines=True,
         ).with_row_index("row")  # fmt: skip
     except (OSError, pl.exceptions.PolarsError) as error:
-        raise InputError("cannot be read", file=str(file), value=str(error), expected="a log of vLLM") from None
+        reason = getattr(error, "strerror", None) or "not text"
+        raise InputError(reason, file=str(file), expected="a log of vLLM") from None
     marked = text.filter(pl.col("line").str.contains(MARK, literal=True))
     if not len(marked):
         raise InputError("no iteration line", file=shown(file, 200), expected="a log with --enable-logging-iteration-details")
