@@ -171,16 +171,13 @@ def too_large(view: View) -> Claim | None:
     if not len(finite) or not view.later["interference"].any():
         return None
     allowed = float(np.median(finite))
-    scheduler, latency, capacity = view.data.policy.scheduler, view.data.profile.latency, view.capacity
     long = (rows["duration_ns"] > allowed) & (rows["prefill_tokens"] > 0) & (rows["decode_seqs"] > 0)
-    if not long.any() or capacity is None:
-        return None
-    if not view.data.slo_parts and float(rows["duration_ns"][long].max()) < 1.3 * allowed:
+    if not long.any() or (not view.data.slo_parts and float(rows["duration_ns"][long].max()) < 1.3 * allowed):
         return None
     beside = float(np.median((rows["duration_ns"] - view.parts.prefill_cost)[long]))
-    fits = max(allowed - beside, 0.1 * allowed) / max(latency.b_ns, 1e-9)
+    fits = max(allowed - beside, 0.1 * allowed) / max(view.data.profile.latency.b_ns, 1e-9)
     budget = int(2 ** np.floor(np.log2(max(fits, 64.0))))
-    if budget >= scheduler.token_budget:
+    if budget >= view.data.policy.scheduler.token_budget:
         return None
     less = _smaller(view, budget)
     return Claim(
