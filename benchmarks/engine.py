@@ -32,6 +32,7 @@ __all__ = ["AtOnce", "Cost", "main", "measure", "replay_cost", "transformers_sec
 BATCH, PROMPT = 8, 64
 HOST_BATCH, HOST_PROMPT = 64, 16
 HOST_TARGET_US, LOG_TARGET_US = 150.0, 10.0
+SWEPT_BYTES = 40 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +54,32 @@ class AtOnce:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """One replay: CPU seconds of the loop, of them on the device's work, and iterations."""
+    """One replay: CPU seconds of the loop, of them on the device's work and on handing rows to the sink for whoever follows the
+    run, how often that was, and iterations."""
 
     cpu_s: float
     device_s: float
+    flush_s: float
+    flushes: int
     iterations: int
 
     @property
     def host_us(self) -> float:
-        """Everything but the forward pass, per iteration: scheduling, packing, reading tokens, update, log."""
-        return (self.cpu_s - self.device_s) / self.iterations * 1e6
+        """Everything but the forward pass, per iteration: scheduling, packing, reading tokens, update, log. Without what is done
+        a few times a second by the wall clock, however many iterations that is: on a machine that is shared, for each one."""
+        return (self.cpu_s - self.device_s - self.flush_s) / self.iterations * 1e6
+
+    @property
+    def flush_us(self) -> float:
+        """Each time."""
+        return self.flush_s / max(self.flushes, 1) * 1e6
 
 
-def replay_cost(model: Any, source: AtOnce, *, events: EventMode = "full", forward: bool = True) -> Cost:
-    """Replay ``source`` on ``model``. Without ``forward`` the same tokens come at once, and the host's work is left."""
+def replay_cost(
+    model: Any, source: AtOnce, *, events: EventMode = "full", forward: bool = True, instead: Callable[[], Any] | None = None
+) -> Cost:
+    """Replay ``source`` on ``model``. Without ``forward`` the same tokens come at once, and the host's work is left; ``instead``
+    is done in its place."""
     import torch
 
     from replay_engine.torch_engine.engine import EngineOptions, Extent, build_engine
@@ -82,26 +95,42 @@ def replay_cost(model: Any, source: AtOnce, *, events: EventMode = "full", forwa
     executor = engine.executor
     if not forward:
         tokens = torch.zeros(source.total, dtype=torch.int64)
+
+        def constant(packed: Any, layout: Any, blocks: int = 0) -> Any:
+            if instead is not None:
+                instead()
+            return tokens if isinstance(layout, int) else tokens[: layout.samples]
+
         # The forward pass is left out by putting a constant in its place: what is left is the host's work.
-        executor._pass.decode = lambda *_: tokens  # type: ignore[method-assign]
-        executor._pass.mixed = lambda _, layout: tokens[: layout.samples]  # type: ignore[method-assign]
-    spent, compute = [0], executor._compute
-
-    def timed(*given: Any) -> Any:
-        began = time.thread_time_ns()
-        computed = compute(*given)
-        spent[0] += time.thread_time_ns() - began
-        return computed
-
+        executor._pass.decode = executor._pass.mixed = constant  # type: ignore[method-assign]
     # Timed around, not copied: the engine itself has no hook that only a benchmark would use.
-    executor._compute = timed  # type: ignore[method-assign]
+    compute = executor._compute = _Timed(executor._compute)  # type: ignore[method-assign]
     replay = Replay(source, config, executor, EngineSink(NullSink(), executor.notes), pool=engine.pool, mode=events)
+    flush = executor._flush = _Timed(executor._flush)
     began = time.thread_time_ns()
     state = replay.run()
     cpu = time.thread_time_ns() - began
     if state != "finished":
         raise RuntimeError(f"the replay ended as {state}")
-    return Cost(cpu_s=cpu / 1e9, device_s=spent[0] / 1e9, iterations=replay.totals.iterations)
+    return Cost(
+        cpu_s=cpu / 1e9, device_s=compute.ns / 1e9, flush_s=flush.ns / 1e9, flushes=flush.calls,
+        iterations=replay.totals.iterations,
+    )  # fmt: skip
+
+
+class _Timed:
+    """A function, the CPU time spent in it and how often it was called."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.ns = self.calls = 0
+
+    def __call__(self, *given: Any) -> Any:
+        began = time.thread_time_ns()
+        found = self._function(*given)
+        self.ns += time.thread_time_ns() - began
+        self.calls += 1
+        return found
 
 
 def transformers_seconds(shape: Any) -> Callable[[int], float]:
@@ -150,7 +179,10 @@ def decoding(model: Any, repeats: int, output: int) -> dict[str, Figure]:
 def host(model: Any, repeats: int, output: int) -> dict[str, Figure]:
     """Host cost of an iteration, and what of it is the event log."""
     source = AtOnce(HOST_BATCH, HOST_PROMPT, output)
-    cold = min(replay_cost(model, source).host_us for _ in range(repeats))
+    runs = [replay_cost(model, source) for _ in range(repeats)]
+    cold = min(run.host_us for run in runs)
+    memory = np.ones(SWEPT_BYTES // 8)
+    swept = replay_cost(model, source, forward=False, instead=memory.sum).host_us
     full, none = [], []
     for _ in range(2 * repeats + 1):
         full.append(replay_cost(model, source, forward=False).host_us)
@@ -160,6 +192,13 @@ def host(model: Any, repeats: int, output: int) -> dict[str, Figure]:
         "host_us": Figure(
             value=cold, unit="us", target=HOST_TARGET_US, at_most=True,
             reference=f"schedule, packing, results, update, log; batch {HOST_BATCH}", note="the pass has emptied the caches",
+        ),
+        "host_swept_us": Figure(
+            value=swept, unit="us", reference=f"the same with {SWEPT_BYTES >> 20} MB of memory read in place of the pass"
+        ),
+        "flush_us": Figure(
+            value=statistics.median(run.flush_us for run in runs), unit="us",
+            reference="rows handed on for whoever follows the run, a few times a second; part of no iteration",
         ),
         "host_warm_us": Figure(value=min(full), unit="us", reference="the same with the forward pass left out, as beside a GPU"),
         "event_log_us": Figure(

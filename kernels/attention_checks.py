@@ -67,7 +67,7 @@ def _results(problem: AttentionProblem, case: Case) -> Iterator[tuple[str, torch
 
 
 def _decoded(problem: AttentionProblem, splits: int) -> torch.Tensor:
-    seqs, heads, dim = problem.kv_lens.shape[0], *problem.q.shape[1:]
+    seqs, (_, heads, dim) = problem.kv_lens.shape[0], problem.q.shape
     # Larger than needed and poisoned: its strides are not the batch's, and what is not written must not be read.
     scratch = ops.decode_scratch(seqs + 3, heads, dim, problem.q.device)
     scratch.partial.fill_(float("nan"))

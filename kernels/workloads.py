@@ -127,10 +127,11 @@ def _decode(
 
     size = torch.finfo(dtype).bits // 8
     moved = size * seqs * heads.head_dim * (2 * kv_len * heads.kv_heads + 2 * heads.heads)
+    floor: Floor | None = None
     if seqs >= 16 and kv_len >= 4096:
         floor = Floor("percent", 75)
-    else:
-        floor = Floor("percent", 45) if seqs == 1 and kv_len >= 8192 else None
+    elif seqs == 1 and kv_len >= 8192:
+        floor = Floor("percent", 45)
     shape = f"{model} {seqs}*1@{kv_len} splits={splits}" + (f" {_named(tiles)}" if tiles else "")
     return Workload("decode attention", shape, prepare, moved, 4 * seqs * heads.heads * heads.head_dim * kv_len, floor)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from replay_engine.torch_engine.cpu_attention import CpuDecode
+from replay_engine.torch_engine.cpu_attention import CpuDecode, CpuPrefill, Scratch
 from replay_engine.torch_engine.shapes import ModelShape
 from replay_engine.torch_engine.weights import Weights
 from replay_kernels import (
@@ -26,6 +26,8 @@ from replay_kernels import (
 )
 
 __all__ = ["DecoderModel", "ForwardBatch"]
+
+_OnCpu = tuple[CpuDecode | None, CpuPrefill | None]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,15 +71,13 @@ class DecoderModel:
         frequencies = torch.tensor(shape.inverse_frequencies(), dtype=torch.float64).float()
         self.cos_sin = rope_table(frequencies.to(device), positions)
         self.device = device
-        self._scratch: dict[int, torch.Tensor] = {}
+        self._scratch: Scratch = {}
         self.dtype = weights.embedding.dtype
 
     def forward(self, batch: ForwardBatch, kv: torch.Tensor) -> torch.Tensor:
         """Final hidden states of the rows to sample, normed: [samples, hidden]. Writes the KV of all rows but padding."""
         eps = self.shape.eps
-        on_cpu: CpuDecode | None = None
-        if batch.decode_table is not None and batch.decode_lens is not None and self.device.type == "cpu" and backend() == "auto":
-            on_cpu = CpuDecode(kv, batch.decode_table, batch.decode_lens, self._scratch)
+        on_cpu = self._on_cpu(batch, kv) if self.device.type == "cpu" and backend() == "auto" else (None, None)
         x = self.weights.embedding[batch.ids]
         residual: torch.Tensor | None = None
         for index, layer in enumerate(self.weights.layers):
@@ -94,12 +94,20 @@ class DecoderModel:
             x, residual = x[batch.sample_rows], residual[batch.sample_rows]
         return rms_norm(x, self.weights.norm, residual, eps=eps)
 
+    def _on_cpu(self, batch: ForwardBatch, kv: torch.Tensor) -> _OnCpu:
+        decode = prefill = None
+        if batch.decode_table is not None and batch.decode_lens is not None:
+            decode = CpuDecode(kv, batch.decode_table, batch.decode_lens, self._scratch)
+        if batch.prefill_table is not None and batch.cu_query_lens is not None and batch.prefill_lens is not None:
+            prefill = CpuPrefill(kv, batch.prefill_table, batch.cu_query_lens, batch.prefill_lens, self._scratch)
+        return decode, prefill
+
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[samples, vocab], in the model's dtype."""
         return functional.linear(hidden, self.weights.head)
 
     def _attend(
-        self, index: int, normed: torch.Tensor, batch: ForwardBatch, kv: torch.Tensor, on_cpu: CpuDecode | None
+        self, index: int, normed: torch.Tensor, batch: ForwardBatch, kv: torch.Tensor, on_cpu: _OnCpu
     ) -> torch.Tensor:
         """Attention of all rows in layer ``index``; their own keys and values are written first, so that entries of one pass see
         each other's."""
@@ -112,14 +120,17 @@ class DecoderModel:
         )  # fmt: skip
         seen = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         n = batch.decodes
-        if on_cpu is not None:
-            on_cpu.attend(seen[:n], q[:n], index)
+        decode, prefill = on_cpu
+        if decode is not None:
+            decode.attend(seen[:n], q[:n], index)
         elif n:
             assert batch.decode_table is not None and batch.decode_lens is not None
             paged_decode_attention(
                 seen[:n], q[:n], cache, batch.decode_table, batch.decode_lens, batch.scratch, num_splits=batch.num_splits
             )
-        if batch.prefill_table is not None:
+        if prefill is not None:
+            prefill.attend(seen[n:], q[n:], index)
+        elif batch.prefill_table is not None:
             assert batch.cu_query_lens is not None and batch.prefill_lens is not None
             paged_prefill_attention(
                 seen[n:], q[n:], cache, batch.prefill_table, batch.cu_query_lens, batch.prefill_lens,

@@ -204,3 +204,29 @@ def test_decode_on_a_cpu_is_what_the_kernels_reference_says() -> None:
         CpuDecode(pool, table, lens).attend(got, q, 1)
         assert torch.allclose(wanted, got, atol=1e-6), (seqs, width)
         assert (got[lens == 0] == 7.0).all()
+
+
+def test_prefill_on_a_cpu_is_what_the_kernels_reference_says() -> None:
+    """Entries with context and without, one without a query, rows behind the last; NaN past every end."""
+    from replay_engine.torch_engine.cpu_attention import CpuPrefill
+    from replay_kernels import paged_prefill_attention
+
+    generator = torch.Generator().manual_seed(1)
+    for heads, kv_heads, dim in ((4, 2, 16), (6, 6, 32), (8, 1, 64)):
+        queries, lens = [1, 7, 0, 2 * BLOCK, 5, 1], [1, 7, 3, 2 * BLOCK, 3 * BLOCK + 2, 2 * BLOCK]
+        width, rows = 4, len(lens)
+        pool = torch.randn((rows * width + 1, 2, 2, BLOCK, kv_heads, dim), generator=generator)
+        table = (torch.randperm(rows * width, generator=generator) + 1).view(rows, width).int()
+        for row, length in enumerate(lens):
+            for column in range(width):
+                pool[table[row, column], :, :, max(length - column * BLOCK, 0) :] = float("nan")
+            table[row, -(-length // BLOCK) :] = 2**31 - 1
+        starts = torch.tensor([0, *torch.tensor(queries).cumsum(0).tolist()], dtype=torch.int32)
+        q = torch.randn((sum(queries) + 2, heads, dim), generator=generator)
+        wanted, got = torch.full_like(q, 7.0), torch.full_like(q, 7.0)
+        kv_lens = torch.tensor(lens, dtype=torch.int32)
+        for layer in (0, 1):
+            paged_prefill_attention(wanted, q, pool[:, layer], table, starts, kv_lens, max_query_len=max(queries))
+            CpuPrefill(pool, table, starts, kv_lens).attend(got, q, layer)
+            assert torch.allclose(wanted, got, atol=2e-6), (heads, kv_heads, layer)
+            assert (got[-2:] == 7.0).all()
