@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replay_engine.config import ConfigError
@@ -186,6 +186,7 @@ def test_ways_of_counting_differ_by_where_they_begin(lived: Replayed, way: str, 
     assert wait.max() > 0
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 500), st.integers(1, 300), st.floats(0.1, 9)), min_size=1, max_size=12),
        st.integers(0, 400), st.integers(0, 400))  # fmt: skip
 def test_what_others_do_meanwhile_is_summed_exactly(spans: list[tuple[int, int, float]], low: int, length: int) -> None:

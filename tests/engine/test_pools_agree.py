@@ -166,6 +166,7 @@ class Counting(IdentifiedPool):
         return super().blank
 
 
+@settings(deadline=None)
 @given(schedulers(), traffic(cancels=True))
 def test_blank_blocks_of_one_free_list_are_counted(config: SchedulerConfig, rows: list[Row]) -> None:
     pool = Counting(

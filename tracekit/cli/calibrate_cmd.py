@@ -29,7 +29,8 @@ class Engine(StrEnum):
 SourceArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="[SOURCE]", help="A vLLM, SGLang or event log, a run, a model's config.json [default: a model is measured]."
+        metavar="[SOURCE]",
+        help="A trace with latencies, a vLLM, SGLang or event log, a run, a model's config.json [default: a model is measured].",
     ),
 ]
 As = Annotated[
