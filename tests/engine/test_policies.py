@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
-from itertools import combinations
 
 import numpy as np
 import pytest
@@ -80,43 +79,41 @@ def run(
     return replay, sink, replay.run()
 
 
-def _batching(**change: object) -> Callable[[Pair], Pair]:
-    return lambda pair: (pair[0], replace(pair[1], batching=replace(pair[1].batching, **change)))  # type: ignore[arg-type]
-
-
-def _scheduler(**change: object) -> Callable[[Pair], Pair]:
-    return lambda pair: (replace(pair[0], **change), pair[1])  # type: ignore[arg-type]
-
-
-def _order(**change: object) -> Callable[[Pair], Pair]:
-    return lambda pair: (pair[0], replace(pair[1], order=replace(pair[1].order, **change)))  # type: ignore[arg-type]
-
-
-def _preemption(**change: object) -> Callable[[Pair], Pair]:
-    return lambda pair: (pair[0], replace(pair[1], preemption=replace(pair[1].preemption, **change)))  # type: ignore[arg-type]
-
-
-MENDS = (
-    _scheduler(async_scheduling=False), _scheduler(enable_prefix_caching=False), _scheduler(prefill_schedule_interval=1),
-    _scheduler(policy="fcfs"), _batching(answers="own"), _batching(kv_allocation="paged"), _batching(step="mixed"),
-    _batching(mode="continuous"), _batching(chunk_align=1), _batching(decode_reserve=0), _batching(output_reserve="none"),
-    _order(by="priority"), _order(reserved=()), _order(by="fcfs"), _preemption(to_admit=True), _preemption(mode="recompute"),
-    _preemption(to_admit=False), _batching(max_partial_prefills=None),
+MENDS: tuple[tuple[str, str, object], ...] = (
+    ("scheduler", "async_scheduling", False), ("scheduler", "enable_prefix_caching", False),
+    ("scheduler", "prefill_schedule_interval", 1), ("scheduler", "policy", "fcfs"),
+    ("batching", "answers", "own"), ("batching", "kv_allocation", "paged"), ("batching", "step", "mixed"),
+    ("batching", "mode", "continuous"), ("batching", "chunk_align", 1), ("batching", "decode_reserve", 0),
+    ("batching", "output_reserve", "none"), ("order", "by", "priority"), ("order", "reserved", ()), ("order", "by", "fcfs"),
+    ("preemption", "to_admit", True), ("preemption", "mode", "recompute"), ("preemption", "to_admit", False),
+    ("batching", "max_partial_prefills", None),
 )  # fmt: skip
+
+
+def mended(pair: Pair, table: str, knob: str, value: object) -> Pair | None:
+    """``pair`` with one knob set, ``None`` where it is set so already."""
+    config, rules = pair
+    own = config if table == "scheduler" else getattr(rules, table)
+    if getattr(own, knob) == value:
+        return None
+    changed = replace(own, **{knob: value})
+    return (changed, rules) if table == "scheduler" else (config, replace(rules, **{table: changed}))
 
 
 def allowed(config: SchedulerConfig, rules: Rules) -> Pair:
     """The first combination that is not refused among those that change as little as possible."""
-    for size in range(5):
-        for mends in combinations(MENDS, size):
-            pair = (config, rules)
-            for mend in mends:
-                pair = mend(pair)
-            try:
+    found = [((config, rules), 0)]
+    for _ in range(5):
+        for pair, _ in found:
+            with suppress(ConfigError):
                 check(*pair)
-            except ConfigError:
-                continue
-            return pair
+                return pair
+        found = [
+            (changed, at + 1)
+            for pair, first in found
+            for at in range(first, len(MENDS))
+            if (changed := mended(pair, *MENDS[at])) is not None
+        ]
     assume(False)
     raise AssertionError
 
