@@ -5,7 +5,7 @@ again. The same from a replay in memory and from a stored run; nothing after it 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -134,7 +134,7 @@ class RunData:
     @cached_property
     def token_gaps(self) -> TokenGaps | None:
         """All gaps between the tokens of counted requests; ``None`` where the run keeps no iterations."""
-        return self._inputs.gaps
+        return _Kept(self.setup, self.tables).token_gaps()
 
     def engine_of(self, replica: int) -> SchedulerConfig:
         """The scheduler's settings of a replica: with separate pools the prefill engines come first."""
@@ -160,13 +160,29 @@ class RunData:
 def tidy(table: str, rows: Rows) -> Rows:
     """``rows`` in the dtype and the order that ``RunData`` keeps; columns beyond them are dropped."""
     layout = LAYOUTS[table]
-    if rows.dtype != layout:
+    if rows.dtype == TABLES[table] != layout:  # one engine's: the same bytes behind a replica of 0
+        packed = np.zeros((len(rows), layout.itemsize), np.uint8)
+        plain = np.ascontiguousarray(rows).view(np.uint8)
+        packed[:, layout.itemsize - rows.dtype.itemsize :] = plain.reshape(len(rows), rows.dtype.itemsize)
+        rows = packed.reshape(-1).view(layout)
+    elif rows.dtype != layout:
         wanted = np.zeros(len(rows), layout)
         for column in layout.names or ():
             if column in (rows.dtype.names or ()):
                 wanted[column] = rows[column]
         rows = wanted
-    return rows[np.lexsort([rows[column] for column in _ORDER[table]])]
+    keys = [np.ascontiguousarray(rows[column]) for column in _ORDER[table]]
+    return rows if _in_order(keys) else rows[np.lexsort(keys)]
+
+
+def _in_order(keys: Sequence[npt.NDArray[Any]]) -> bool:
+    """Whether rows stand in the order of ``keys`` (last key first) already, as those of one engine mostly do."""
+    same = np.ones(max(len(keys[0]) - 1, 0), np.bool_)
+    for key in reversed(keys):
+        if (same & (key[1:] < key[:-1])).any():
+            return False
+        same &= key[1:] == key[:-1]
+    return True
 
 
 class _Kept(MemoryRecord):
@@ -178,6 +194,14 @@ class _Kept(MemoryRecord):
 
     def rows(self, name: str) -> Rows:
         return self._tables[name]
+
+    def token_gaps(self) -> TokenGaps | None:
+        return super()._gaps(self.rows("outcomes"))
+
+    def _gaps(self, outcomes: Rows) -> TokenGaps | None:
+        """Only where somebody is held to them: they take longer than all the rest."""
+        slo = self._setup.slo
+        return super()._gaps(outcomes) if slo is not None and "itl" in slo.given() else None
 
     def _pools(self) -> dict[str, Any]:
         return {}
