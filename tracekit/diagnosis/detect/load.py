@@ -110,7 +110,7 @@ def _bound(view: View) -> Change:
 def burst(view: View) -> Claim | None:
     """The mean load would be served; it comes bunched."""
     capacity = view.capacity
-    if capacity is None or capacity.floor_load is None or capacity.floor_load > 1.0 or view.data.policy.rules.pd.prefill:
+    if capacity is None or capacity.own_load is None or capacity.own_load > 1.0 or view.data.policy.rules.pd.prefill:
         return None
     spread, scale_s = worst_dispersion(view)
     worst = evidence(view, "waits of worst fifth", 0.3)
@@ -118,7 +118,7 @@ def burst(view: View) -> Claim | None:
         return None
     return Claim(
         id="BURST",
-        what=f"the load is {percent(capacity.floor_load)} of capacity and comes bunched: counts per {scale_s:g} s vary"
+        what=f"the load is {percent(capacity.own_load)} of the engine's time and comes bunched: counts per {scale_s:g} s vary"
         f" {spread:.3g} times as much"
         f" as chance would have it, and {percent(worst.value or 0)} of the waiting belongs to a fifth of the seconds",
         first=dict.fromkeys((*QUEUE, "prefill_wait", "dispatch", "preempted"), 1.0),
@@ -128,11 +128,11 @@ def burst(view: View) -> Claim | None:
             evidence(view, "dispersion", BUNCHED),
             fact("dispersion at worst", spread, f"variance/mean of {scale_s:g} s counts", BUNCHED),
             worst,
-            fact("offered/capacity", capacity.floor_load, "x", 1.0),
+            fact("offered/capacity", capacity.own_load, "x", 1.0),
             q_share95(view, view.finished),
             *_slopes(view),
         ),
-        is_not=(f"OVERLOAD: the mean load is {percent(capacity.floor_load)} of capacity",),
+        is_not=(f"OVERLOAD: the mean load is {percent(capacity.own_load)} of the engine's time",),
         changes=_smoother(view),
         tempting=(
             scaled(view, "max_num_seqs", 2, "requests wait"),
