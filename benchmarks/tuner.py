@@ -58,7 +58,7 @@ import json, sys, time
 began = time.process_time()
 from tuner import tune
 db, trace, trials, workers = sys.argv[1:]
-report = tune(trace, db=db, slo="ttft=1s,tpot=30ms", rate_scale=2.7, windows={windows}, holdout={holdout}, trials=int(trials),
+report = tune(trace, db=db, slo="ttft=1s,tpot=12ms", rate_scale=2.7, windows={windows}, holdout={holdout}, trials=int(trials),
               workers=int(workers), fresh=True{more})
 import resource
 own, theirs = (sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
@@ -165,6 +165,8 @@ def _speed(scratch: Path) -> dict[str, Figure]:
     run_python(["-c", code, str(scratch / "s.duckdb"), str(trace), "2", "1"], scratch)  # the trace is loaded before the clock
     name = "AzureLLMInferenceTrace_conv.head13k"
     found = json.loads(run_python(["-c", code, str(scratch / "s.duckdb"), name, str(TRIALS), "1"], scratch).out)
+    if sum(found["trials"][state] for state in ("complete", "pruned")) != TRIALS:
+        raise RuntimeError(f"{found['trials']}: not {TRIALS} trials, no figure")
     rate = TRIALS / found["own_s"]
     note = f"{found['requests']:,} requests, {found['replayed']} replays, {found['own_s']:.1f} CPU s with imports and the answer"
     return {"trials_per_cpu_s": Figure(value=rate, unit="1/s", note=note),

@@ -24,6 +24,8 @@ __all__ = ["FULL", "PointSampler", "distributions_of", "estimated_value", "point
 MOST = 4096
 """Spaces of up to so many combinations are looked at whole; of larger ones random points and the best ones' neighbours."""
 SPREAD_OUT = 4
+HOPELESS = 0.15
+"""So far below the best all points are alike."""
 FULL = "full_value"
 """Attribute of a pruned trial: what it would have come to, judged by the best trial on the same windows."""
 
@@ -81,7 +83,7 @@ class PointSampler(BaseSampler):
             return candidates[_farthest(codes, encode(self._space, tried) if tried else codes[:0], rng)]
         x = encode(self._space, [point_of_trial(t) for t, _ in known])
         y = self._sign * np.array([value for _, value in known])
-        y = np.maximum(y, np.median(y) - 2 * (y.max() - np.median(y)))  # how bad the hopeless ones are does not matter
+        y = np.maximum(y, y.max() - HOPELESS * abs(y.max()))  # how bad the hopeless ones are does not matter
         model = Surrogate.fit(x, y, rng, self._parameters)
         self._parameters = model.parameters
         done = {t.number for t, _ in known}

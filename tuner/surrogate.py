@@ -2,9 +2,9 @@
 
 Every ordered knob is one coordinate, the place of its level between 0 and 1 (a cap of 0, no cap, stands last); any other knob is
 one coordinate a level. A knob that is not active stands at the middle. The kernel is Matern 5/2 with a length per coordinate;
-lengths, noise and scale maximise the marginal likelihood under a prior for lengths of about a third of a knob's range, by a
-random search that starts at the last best. Optuna's own Gaussian process needs torch and scipy, and takes 100 ms a trial; this
-one takes a few.
+lengths, noise and scale maximise the marginal likelihood under a wide prior for lengths of about half a knob's range (a knob may
+not matter at all), by a random search that starts at the last best. Optuna's own Gaussian process needs torch and scipy, and
+takes 100 ms a trial; this one takes a few.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tuner.space import Space
 __all__ = ["Surrogate", "encode", "expected_improvement"]
 
 Floats = npt.NDArray[np.float64]
-TRIES = 24
+TRIES = 40
 JITTER = 1e-8
-LENGTH, SPREAD = math.log(0.35), 0.7
+LENGTH, SPREAD = math.log(0.5), 1.2
 """Prior of the log of a length: mean and standard deviation."""
-NOISE, NOISE_SPREAD = math.log(1e-3), 1.5
+NOISE, NOISE_SPREAD = math.log(1e-5), 1.5
 
 
 def encode(space: Space, points: Sequence[Mapping[str, Any]]) -> Floats:
@@ -64,8 +64,11 @@ class Surrogate:
             best = start
         score, factor, weights = _likelihood(x, z, best)
         for attempt in range(TRIES):
-            step = 0.8 if attempt < TRIES // 2 else 0.25
-            tried = best + rng.normal(0, step, len(best)) * (rng.random(len(best)) < 0.6)
+            if attempt < TRIES // 2:  # elsewhere in some of them, as the prior has it
+                afresh = np.append(rng.normal(LENGTH, SPREAD, len(best) - 1), rng.normal(NOISE, NOISE_SPREAD))
+                tried = np.where(rng.random(len(best)) < 0.5, afresh, best)
+            else:
+                tried = best + rng.normal(0, 0.3, len(best)) * (rng.random(len(best)) < 0.6)
             found = _likelihood(x, z, tried)
             if found[0] > score:
                 (score, factor, weights), best = found, tried
