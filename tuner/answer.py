@@ -101,10 +101,9 @@ def find_answer(study: TuneStudy, lookup: Lookup, say: Say) -> Answer | None:
     answer.also = _also(lookup, winner.point)
     base = lookup.results(None, "search")
     answer.findings_after = findings_of(diagnosis_of(plan.cell(policy, stretch_of(plan, base)), lookup.replays))
-    answer.losers = who_loses(
-        [plan.cell(plan.policy, window) for window in plan.trace.held],
-        [plan.cell(policy, window) for window in plan.trace.held], lookup.replays.sources,
-    )  # fmt: skip
+    if plan.trace.held:
+        before, after = ([plan.cell(each, window) for window in plan.trace.held] for each in (plan.policy, policy))
+        answer.losers = who_loses(before, after, lookup.replays.sources)
     return answer
 
 

@@ -162,6 +162,12 @@ def test_where_everybody_is_served_nothing_is_searched(light: str, tmp_path: Pat
     assert found.document["trials"]["complete"] == 0 and not (folder_of(db) / "study.journal").exists()
 
 
+def test_without_a_window_to_prove_it_on_nothing_is_recommended(bursts: str, tmp_path: Path) -> None:
+    found = tune(bursts, db=tmp_path / "a.duckdb", **{**SMALL, "trials": 6, "windows": 2, "holdout": 0})
+    assert not found.document["recommended"] and found.document["gain"] is None and found.document["losers"] is None
+    assert "no window to prove a gain on" in found.text and found.document["changes"]
+
+
 def test_failed_trials_are_counted_with_their_reason(bursts: str, tmp_path: Path) -> None:
     space = tmp_path / "space.toml"
     space.write_text('[space]\n"preemption.mode" = ["recompute", "pause"]\nmax_num_batched_tokens = [1024, 8192]\n')
