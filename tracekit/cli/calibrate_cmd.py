@@ -125,7 +125,7 @@ def calibrate(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Fit a latency profile from measured batches, a log or a recorded run."""
+    """Make a latency profile from a trace, a log, a recorded run, a model on paper or measured batches, or check one."""
     from tracekit.errors import UsageError
 
     given = locals()
@@ -208,4 +208,4 @@ def _from_source(given: dict[str, Any]) -> Written:
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(calibrate)
+    app.command("calibrate", short_help="Make a latency profile, and say how far to believe it.")(calibrate)
