@@ -56,7 +56,6 @@ def frame(db: Path, banner: str | None) -> Any:
             dcc.Location(id="url", refresh=False),
             dcc.Interval(id="frame-tick", interval=FRAME_MS),
             dcc.Store(id="theme"),
-            dcc.Store(id="keyed"),
         ],
         className="frame",
     )

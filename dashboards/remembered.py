@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 __all__ = ["Remembered"]
 
@@ -28,5 +28,4 @@ class Remembered:
                 while len(self._values) > self._most:
                     self._values.popitem(last=False)
             self._values.move_to_end(key)
-            found: T = self._values[key]  # type: ignore[assignment]
-            return found
+            return cast(T, self._values[key])

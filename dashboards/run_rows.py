@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dashboards.queries import RunBook
 from dashboards.run_words import ago
 from tracekit.errors import LockedError
+from tracekit.store import SpoolInfo
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -58,7 +59,7 @@ class RunTable(NamedTuple):
 def read_runs(book: RunBook) -> RunTable:
     """At most ``MOST_RUNS`` recorded runs, latest first, after those under way. ``note``: a writer is at work."""
     listed = book.catalogue()
-    under_way = [row for row in map(_spooled, book.spools()) if row is not None]
+    under_way = [_spooled(info) for info in book.spools()]
     if not book.store.exists():
         return RunTable(tuple(under_way), 0, listed.note)
     try:
@@ -70,18 +71,13 @@ def read_runs(book: RunBook) -> RunTable:
 
 
 def _recorded(con: DuckDBPyConnection) -> tuple[list[RunRow], int]:
-    picks = ", ".join(f"CAST(json_extract(matrix, '{path}') AS DOUBLE) AS {name}" for name, path in _MATRIX.items())
+    picks = ", ".join(f"TRY_CAST(json_extract(matrix, '{path}') AS DOUBLE) AS {name}" for name, path in _MATRIX.items())
     found = con.execute(
-        f"SELECT run, name, trace_name, state, started_at, engine, profile, requests, {_plain(picks)} FROM runs"
+        f"SELECT run, name, trace_name, state, started_at, engine, profile, requests, {picks} FROM runs"
         f" ORDER BY run DESC LIMIT {MOST_RUNS}"
     ).fetchall()
     (total,) = con.execute("SELECT count(*) FROM runs").fetchall()[0]
     return [_row(*row) for row in found], int(total)
-
-
-def _plain(picks: str) -> str:
-    """A figure that the matrix does not have is an object with its reason: no number."""
-    return picks.replace("CAST(", "TRY_CAST(")
 
 
 def _row(
@@ -122,7 +118,7 @@ def _s(ns: float | None) -> float | None:
     return None if ns is None else ns / 1e9
 
 
-def _spooled(info: Any) -> RunRow | None:
+def _spooled(info: SpoolInfo) -> RunRow:
     about = info.run
     return RunRow(
         ref=info.folder.name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from dash import Dash
 from dash.development.base_component import Component
@@ -25,8 +26,8 @@ class Page:
     register: Callable[[Dash, RunBook], None]
 
 
-def _page(module: object, path: str, title: str, asks: str) -> Page:
-    return Page(path=path, title=title, asks=asks, layout=module.layout, register=module.register)  # type: ignore[attr-defined]
+def _page(module: Any, path: str, title: str, asks: str) -> Page:
+    return Page(path=path, title=title, asks=asks, layout=module.layout, register=module.register)
 
 
 PAGES = (

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from replay_engine.types import RequestState
 from tracekit.diagnosis.capacity import Capacity, capacity_of
 from tracekit.diagnosis.finding import Measure
-from tracekit.diagnosis.parts import FAMILIES, Parts
+from tracekit.diagnosis.parts import FAMILIES, FIRST, Parts
 from tracekit.diagnosis.run_data import RunData
 from tracekit.diagnosis.yardstick import Yardstick, alone_ns
 
@@ -21,20 +21,7 @@ __all__ = ["View"]
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-_SPENT = {
-    "dispatch",
-    "budget",
-    "seats",
-    "kv",
-    "gate",
-    "under_way",
-    "prefill_wait",
-    "preempted",
-    "transfer_wait",
-    "transfer",
-    "decode_queue",
-    "other",
-}
+_SPENT = set(FIRST) - {"prefill"}
 
 
 @dataclass(frozen=True)
