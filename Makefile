@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 TESTED := $(VENV)/.installed-for-tests
 PYTHON ?= python3
 EXTRAS ?= dev
-TEST_EXTRAS ?= dev,engine,reference
+TEST_EXTRAS ?= dev,engine,reference,cluster,serve
 DEMO_DB ?= demo.duckdb
 
 .PHONY: setup demo test test-fast explore bench lint docs browser clean
