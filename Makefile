@@ -10,6 +10,8 @@ PYTHON ?= python3
 EXTRAS ?= dev
 TEST_EXTRAS ?= dev,engine,reference,cluster,serve
 DEMO_DB ?= demo.duckdb
+# Bytecode is kept: the tests start hundreds of processes, and each would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo test test-fast explore bench lint docs browser clean
 .DEFAULT_GOAL := help

@@ -32,6 +32,7 @@ def run_python(arguments: Sequence[str], scratch: Path) -> Spent:
     """Run ``python ARGUMENTS`` from the repository's root; an exit code other than 0 is an error."""
     out, err = scratch / "out", scratch / "err"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "160"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else every process compiles every module it imports: no user's does
     with open(out, "wb") as stdout, open(err, "wb") as stderr:
         began = time.perf_counter()
         child = subprocess.Popen([sys.executable, *arguments], stdout=stdout, stderr=stderr, cwd=ROOT, env=environment)

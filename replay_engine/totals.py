@@ -124,9 +124,9 @@ class RunTotals:
 
     def _add_refusals(self, rows: npt.NDArray[np.void], duration: npt.NDArray[np.int64]) -> None:
         reasons = rows["head_refused_by"]
-        for code in np.unique(reasons):
+        for code in np.flatnonzero(np.bincount(reasons)).tolist():
             if code:
-                name = Refusal(int(code)).name
+                name = Refusal(code).name
                 here = reasons == code
                 self.refused_ns[name] = self.refused_ns.get(name, 0) + int(duration[here].sum())
                 self.refused_iterations[name] = self.refused_iterations.get(name, 0) + int(here.sum())
