@@ -169,13 +169,12 @@ def _waited(book: _Book, name: str, lane: Lane, own: Stretches) -> None:
     """Stretches in a queue: the iteration under way, then by the refusal of its head."""
     if not len(own):
         return
-    begin, end = Moments(lane, own.begin_ns), Moments(lane, own.end_ns)
-    seen = Moments(lane, np.clip(lane.seen_from(own.since_ns), own.begin_ns, own.end_ns))
+    begin, seen, end = lane.queued(own)
     under = lane.busy(begin, seen)
     book.add("under_way", own, under)
     rest = own.length_ns - under
     for code in lane.reasons:
-        held = lane.refused(code, seen, end) + lane.held_idle(code, begin, seen)
+        held = lane.weighed(lane.reason == code, begin, seen, end)
         book.add(f"{name}.{Refusal(code).name}", own, held)
         rest -= held
     book.add(f"{name}.none", own, rest)

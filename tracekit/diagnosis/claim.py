@@ -1,6 +1,6 @@
 """What a detector says: a cause by name, the waits it takes responsibility for, and what to change.
 
-A claim weighs the families of ``parts`` between 0 and 1, as a number or per outcome row. Claims are settled in the order of the
+A claim weighs the kinds of ``parts`` between 0 and 1, as a number or per outcome row. Claims are settled in the order of the
 detectors, from the special to the general, and nobody is paid twice: what one explains is gone for the next.
 """
 
@@ -16,22 +16,43 @@ import numpy.typing as npt
 from tracekit.diagnosis.finding import Change, Confidence, Evidence, Measure
 from tracekit.diagnosis.view import View
 
-__all__ = ["CROWD", "QUEUE", "WAITS", "Claim", "Remaining", "Weights", "change", "percent", "round_up", "scaled", "seconds"]
+__all__ = [
+    "BESIDE",
+    "CROWD",
+    "EVICTED",
+    "PROMPT",
+    "QUEUE",
+    "WAITS",
+    "Claim",
+    "Remaining",
+    "Weights",
+    "change",
+    "percent",
+    "round_up",
+    "scaled",
+    "seconds",
+]
 
 Floats = npt.NDArray[np.float64]
 Weights = Mapping[str, Floats | float]
 
 WAITS = ("budget", "seats", "kv", "gate")
-"""Families of a queue whose head is refused."""
+"""Kinds of waits in a queue whose head is refused."""
 QUEUE = (*WAITS, "under_way")
+BESIDE = ("prefill_wait", "prefill_shared")
+"""What a prompt that is under way waits for others' prompts."""
+EVICTED = ("preempted", "recompute", "swapped", "paused")
+"""What being thrown out costs."""
 CROWD = ("interference", "decode")
 """What decoding beside others costs."""
+PROMPT = ("prefill", "prefill_shared")
+"""The iterations that compute a prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """See ``Finding`` for the fields of the same names. ``first`` and ``later``: weights of the families before and after the
-    first token. ``culprits``: requests that are the cause; ``iterations``: where it shows best, if that is known;
+    """See ``Finding`` for the fields of the same names. ``first`` and ``later``: weights of the kinds of time before and after
+    the first token. ``culprits``: requests that are the cause; ``iterations``: where it shows best, if that is known;
     ``urgent``: it harms those that go first by the policy, so it stands before what harms others."""
 
     id: str
@@ -52,7 +73,7 @@ class Claim:
 
 
 class Remaining:
-    """Excess that nobody has claimed yet, per family and outcome row, ns."""
+    """Excess that nobody has claimed yet, per kind and outcome row, ns."""
 
     def __init__(self, view: View) -> None:
         self.first = {name: each.copy() for name, each in view.first.items()}

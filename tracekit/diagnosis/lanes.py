@@ -13,10 +13,13 @@ import numpy.typing as npt
 
 from replay_engine.types import NEVER, Refusal
 from tracekit.diagnosis.iteration_cost import CostForm
+from tracekit.diagnosis.stretches import Stretches
 
 __all__ = ["Lane", "Moments"]
 
 Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.void]
 
 
@@ -87,20 +90,29 @@ class Lane:
         """Time in which an iteration ran."""
         return self.passed(self.duration, end) - self.passed(self.duration, begin)
 
-    def refused(self, code: int, begin: Moments, end: Moments) -> Ints:
-        """Time in which the queue's head stood refused for a reason. Where the engine then did nothing, waiting for what would
-        change that, this counts as well."""
-        length = self.duration + np.where(self.reason > 0, self._idle_after, 0)
-        amount = np.where(self.reason == code, length, 0)
-        return self.passed(amount, end, length) - self.passed(amount, begin, length)
+    def waited(self, weight: Floats | Flags, own: Stretches) -> Ints:
+        """Of each stretch in this lane's queue, the time of iterations, each counted ``weight`` times (0 to 1). The rest of the
+        one that had been planned before a stretch began does not count. Time in which the engine did nothing after it had refused
+        the queue's head, waiting for what would change that, counts as well, whenever it was."""
+        begin, seen, end = self.queued(own)
+        return self.weighed(weight, begin, seen, end)
 
-    def held_idle(self, code: int, begin: Moments, end: Moments) -> Ints:
-        """That part of ``refused`` in which no iteration ran."""
-        return self.refused(code, begin, end) - self._refused_busy(code, begin, end)
+    def queued(self, own: Stretches) -> tuple[Moments, Moments, Moments]:
+        """The begin of each stretch, the moment from which plans saw it, and its end."""
+        seen = Moments(self, np.clip(self.seen_from(own.since_ns), own.begin_ns, own.end_ns))
+        return Moments(self, own.begin_ns), seen, Moments(self, own.end_ns)
 
-    def _refused_busy(self, code: int, begin: Moments, end: Moments) -> Ints:
-        amount = np.where(self.reason == code, self.duration, 0)
-        return self.passed(amount, end) - self.passed(amount, begin)
+    def weighed(self, weight: Floats | Flags, begin: Moments, seen: Moments, end: Moments) -> Ints:
+        """``waited`` between moments."""
+        length = self.duration + self._held_after
+        whole, busy = (np.rint(weight * each).astype(np.int64) for each in (length, self.duration))
+        during = self.passed(whole, end, length) - self.passed(whole, begin, length)
+        return during - (self.passed(busy, seen) - self.passed(busy, begin))
+
+    @cached_property
+    def _held_after(self) -> Ints:
+        """Time without an iteration after each that refused the head of the queue."""
+        return np.where(self.reason > 0, self._idle_after, 0)
 
     @cached_property
     def interference(self) -> Ints:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from replay_engine.types import Phase
+from tracekit.diagnosis.culprits import waiting
 from tracekit.diagnosis.finding import Evidence
 from tracekit.diagnosis.parts import FAMILIES
 from tracekit.diagnosis.view import View
@@ -99,7 +100,7 @@ def _seats_taken(view: View) -> float:
 
 
 def _left_below_align(view: View) -> float:
-    refused = (view.parts.family_weight("budget") > 0)[: len(view.fill)]
+    refused = view.parts.refused("budget")
     left = view.budget - view.data.iterations["prefill_tokens"] - view.data.iterations["decode_seqs"]
     align = view.data.policy.rules.batching.chunk_align
     return float((left[refused] < align).mean()) if refused.any() else 0.0
@@ -113,7 +114,7 @@ def _prefill_runs(view: View) -> float:
     """The longest row of iterations that prefill and decode nobody while a stream with its first token stands still."""
     rows, longest = view.data.iterations, 0.0
     spans = view.data.spans[view.data.spans["phase"] == int(Phase.stalled)]
-    for replica, part in view.parts.lanes.of.items():
+    for replica, part in view.parts.engines.items():
         own, held = rows[part], spans[spans["replica"] == replica]
         begin = np.searchsorted(own["iteration"], held["start_iteration"], "left")
         end = np.searchsorted(own["iteration"], held["end_iteration"], "right")
@@ -240,15 +241,17 @@ def q_share95(view: View, of: Bools, threshold: float | None = None, whose: str 
 
 
 def stage(view: View, *families: str) -> float:
-    """A part of the mean time to the first token, by families of ``parts.FIRST``."""
+    """A part of the mean time to the first token, by ``parts.KINDS``."""
     part = sum(float(view.parts.first[name].sum()) for name in families)
     return part / max(float(np.maximum(view.data.outcomes["ttft_ns"], 0).sum()), 1.0)
 
 
-def slow_share(view: View, of: Bools, covered: Floats) -> float:
-    """Of the waiting time of a group's slowest 5 %, the share that ``covered`` (ns per row) accounts for."""
-    rows = view.slowest(of)
-    return float(covered[rows].sum() / max(float(view.data.outcomes["queue_ns"][rows].sum()), 1.0))
+def slow_share(view: View, of: Bools, during: Bools) -> float:
+    """Of the waiting time of a group's slowest 5 %, the share that falls into some iterations."""
+    slow = np.zeros(len(view.data.outcomes), np.bool_)
+    slow[view.slowest(of)] = True
+    lost = waiting(view.parts.blame, slow)
+    return float(lost.per_iteration[during].sum()) / max(lost.total_ns, 1)
 
 
 def quarters_s(view: View) -> list[float]:

@@ -3,6 +3,7 @@ capacity."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from replay_engine.types import RequestState
 from tracekit.diagnosis.capacity import Capacity, capacity_of
 from tracekit.diagnosis.finding import Measure
-from tracekit.diagnosis.parts import FAMILIES, FIRST, Parts
+from tracekit.diagnosis.parts import FAMILIES, KINDS, Parts
 from tracekit.diagnosis.run_data import RunData
 from tracekit.diagnosis.yardstick import Yardstick, alone_ns
 
@@ -21,7 +22,8 @@ __all__ = ["View"]
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-_SPENT = set(FIRST) - {"prefill"}
+OWN = ("prefill", "first_step", "decode")
+"""Kinds of time that a request spends on its own work; all others are waits."""
 
 
 @dataclass(frozen=True)
@@ -81,28 +83,14 @@ class View:
 
     @cached_property
     def first(self) -> dict[str, Floats]:
-        """The excess before the first token, shared out over the families of the waits in proportion to them. Own prefill is only
-        in excess where nothing else was waited for."""
-        families = self.parts.first
-        waits = {name: families[name] for name in families if name in _SPENT}
-        total = np.sum(list(waits.values()), axis=0)
-        total = np.where(total > 0, total, 1.0)
-        spread = np.minimum(self.first_excess, total)
-        found = {name: each / total * spread for name, each in waits.items()}
-        found["prefill"] = self.first_excess - spread
-        return found
+        """The excess before the first token, shared out over the kinds of waits in proportion to them. Own prefill is only in
+        excess where nothing else was waited for."""
+        return _shared(self.parts.first, self.first_excess, "prefill")
 
     @cached_property
     def later(self) -> dict[str, Floats]:
         """The same after it; decoding beside many others is what is left over."""
-        families = self.parts.later
-        waits = {name: families[name] for name in families if name != "decode"}
-        total = np.sum(list(waits.values()), axis=0)
-        total = np.where(total > 0, total, 1.0)
-        spread = np.minimum(self.later_excess, total)
-        found = {name: each / total * spread for name, each in waits.items()}
-        found["decode"] = self.later_excess - spread
-        return found
+        return _shared(self.parts.later, self.later_excess, "decode")
 
     @cached_property
     def capacity(self) -> Capacity | None:
@@ -150,7 +138,7 @@ class View:
     @cached_property
     def block(self) -> dict[str, float]:
         """Of the iteration time with a queue, the share in which its head was refused for each family's reasons."""
-        return {name: self.share_of_queue(self.parts.family_weight(name)) for name in FAMILIES}
+        return {name: self.share_of_queue(self.parts.refused(name)) for name in FAMILIES}
 
     def classes_of(self, got: Floats) -> tuple[str, ...]:
         """The fewest classes that hold 95 % of ``got`` (per outcome row); empty where that takes all, or there are none."""
@@ -183,3 +171,13 @@ class View:
         """The longest time to the first token that any of the rows would take alone on the idle engine, ns."""
         first = alone_ns(self.data)[0][self.data.outcomes["request"][rows]]
         return float(first.max(initial=0.0))
+
+
+def _shared(spent: Mapping[str, Ints], excess: Floats, rest: str) -> dict[str, Floats]:
+    """``excess`` per kind; what is more than all waits together is ``rest``, a kind of own work."""
+    waits = {name: spent[name] for name in KINDS if name not in OWN}
+    total = np.sum(list(waits.values()), axis=0).astype(np.float64)
+    total = np.where(total > 0, total, 1.0)
+    spread = np.minimum(excess, total)
+    found = {name: each / total * spread for name, each in waits.items()}
+    return found | {name: np.zeros(len(excess)) for name in OWN} | {rest: excess - spread}

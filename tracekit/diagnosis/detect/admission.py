@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from replay_engine.types import Refusal
-from tracekit.diagnosis.claim import WAITS, Claim, Weights, change, percent, scaled, seconds
+from tracekit.diagnosis.claim import BESIDE, EVICTED, QUEUE, Claim, Weights, change, percent, scaled, seconds
 from tracekit.diagnosis.detect.load import limit_weight
 from tracekit.diagnosis.finding import Change, Measure
 from tracekit.diagnosis.signals import evidence, fact, q_share95
@@ -26,7 +26,7 @@ def admission_strict(view: View) -> Claim | None:
     rows = view.data.iterations
     reasons = (Refusal.kv_output_reserve, Refusal.kv_watermark, Refusal.reserved_blocks, Refusal.kv_full_isl)
     strict = np.isin(rows["head_refused_by"], [int(each) for each in reasons]) & (view.kv < _IDLE)
-    weight = view.parts.waited(strict.astype(np.float64)) / np.maximum(view.parts.first["kv"], 1.0)
+    weight = view.parts.waited(strict) / np.maximum(view.parts.first["kv"], 1.0)
     proposals = _looser(view)
     if not strict.any() or not proposals or float((weight * view.first["kv"]).sum()) < 0.02 * view.excess_ns:
         return None
@@ -109,8 +109,8 @@ def preemption_storm(view: View) -> tuple[Claim, ...]:
         again if isinstance(again, float) else view.parts.waited(again) / np.maximum(view.parts.waited(np.ones(len(rows))), 1.0)
     )
     part = limit_weight(view)
-    first = {**dict.fromkeys((*WAITS, "under_way"), weight * part), "preempted": part, "prefill_wait": weight * part}
-    later = {"preempted": part, "interference": weight * part, "stalled": weight * part}
+    first = dict.fromkeys((*QUEUE, *BESIDE), weight * part) | dict.fromkeys(EVICTED, part)
+    later = dict.fromkeys(("interference", "stalled"), weight * part) | dict.fromkeys((*EVICTED, *BESIDE), part)
     storm = _storm(view, share, decoding, first, later)
     if lax:
         return (storm, replace(_lax(view, storm), under="PREEMPTION_STORM"))

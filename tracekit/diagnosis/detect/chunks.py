@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from replay_engine.types import Refusal
-from tracekit.diagnosis.claim import Claim, change, percent, round_up, scaled, seconds
+from tracekit.diagnosis.claim import BESIDE, Claim, change, percent, round_up, scaled, seconds
 from tracekit.diagnosis.detect.load import limit_weight
 from tracekit.diagnosis.finding import Change, Evidence
 from tracekit.diagnosis.signals import evidence, fact
@@ -21,7 +21,7 @@ def aligned_away(view: View) -> Claim | None:
     if align <= 1 or budget >= 4 * align:
         return None
     wasted, seats = evidence(view, "left below align", 0.5), scheduler.max_num_seqs
-    useless = (view.parts.family_weight("budget") > 0) & (view.fill < 0.95)
+    useless = view.parts.refused("budget") & (view.fill < 0.95)
     if (wasted.value or 0.0) < 0.5 or view.share_of_queue(useless) < 0.2:
         return None
     more = _several_blocks(view)
@@ -30,7 +30,7 @@ def aligned_away(view: View) -> Claim | None:
         what=f"the budget of {budget} tokens holds {budget // align} alignment block of {align}: in"
         f" {percent(wasted.value or 0)} of the"
         f" refusals what is left of it is less than that, and prompts are computed one by one",
-        first={"budget": 1.0, "under_way": 1.0, "prefill_wait": 1.0},
+        first=dict.fromkeys(("budget", "under_way", *BESIDE), 1.0),
         evidence=(
             wasted,
             evidence(view, "running max", note=f"of {seats} seats"),
@@ -81,7 +81,7 @@ def fixed_cost(view: View) -> Claim | None:
     return Claim(
         id="CHUNK_TOO_SMALL",
         what=f"{percent(share.value or 0)} of a full iteration of {budget} tokens is its fixed cost of {seconds(fixed)}",
-        first=dict.fromkeys(("budget", "under_way", "prefill_wait"), limit_weight(view)),
+        first=dict.fromkeys(("budget", "under_way", *BESIDE), limit_weight(view)),
         later={"interference": 1.0, "stalled": 1.0},
         evidence=(share, evidence(view, "block[budget]", 0.3), evidence(view, "fill_w", 0.8), evidence(view, "kv max")),
         is_not=("OVERLOAD: the same requests in fewer iterations cost less",),
@@ -94,7 +94,7 @@ def fixed_cost(view: View) -> Claim | None:
 def underused(view: View) -> Claim | None:
     """The head is refused for the budget, and part of the budget stays empty."""
     _batching, scheduler = view.data.policy.rules.batching, view.data.policy.scheduler
-    refused = view.parts.family_weight("budget") > 0
+    refused = view.parts.refused("budget")
     rows = view.data.iterations
     codes = [int(Refusal.prefill_limit), int(Refusal.no_chunking)]
     named = bool(np.isin(rows["head_refused_by"][refused], codes).any())
@@ -112,7 +112,7 @@ def underused(view: View) -> Claim | None:
         what=f"while requests wait {percent(1 - filled)} of the token budget stays empty: {int(half.sum())} of"
         f" {int(refused.sum())}"
         " iterations that refuse the head for it have room for a part of its prompt",
-        first={"budget": 1.0, "under_way": 1.0, "prefill_wait": 1.0},
+        first=dict.fromkeys(("budget", "under_way", *BESIDE), 1.0),
         evidence=_underused_evidence(view, float(np.isin(rows["head_refused_by"][refused], codes).mean())),
         is_not=("QUEUE_BUDGET: what there is of it is not used", "QUEUE_SEATS, QUEUE_KV: both have room"),
         changes=changes,
@@ -174,7 +174,7 @@ def too_large(view: View) -> Claim | None:
     long = (rows["duration_ns"] > allowed) & (rows["prefill_tokens"] > 0) & (rows["decode_seqs"] > 0)
     if not long.any() or (not view.data.slo_parts and float(rows["duration_ns"][long].max()) < 1.3 * allowed):
         return None
-    beside = float(np.median((rows["duration_ns"] - view.parts.prefill_cost)[long]))
+    beside = float(np.median((rows["duration_ns"] - view.parts.interference)[long]))
     fits = max(allowed - beside, 0.1 * allowed) / max(view.data.profile.latency.b_ns, 1e-9)
     budget = int(2 ** np.floor(np.log2(max(fits, 64.0))))
     if budget >= view.data.policy.scheduler.token_budget:

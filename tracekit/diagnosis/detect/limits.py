@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from tracekit.diagnosis.capacity import Capacity
-from tracekit.diagnosis.claim import WAITS, Claim, change, percent, round_up, scaled, seconds
+from tracekit.diagnosis.claim import BESIDE, EVICTED, WAITS, Claim, change, percent, round_up, scaled, seconds
 from tracekit.diagnosis.detect.admission import seats_that_fit
 from tracekit.diagnosis.detect.load import limit_weight
 from tracekit.diagnosis.finding import Change
@@ -89,8 +89,8 @@ def queue_kv(view: View) -> Claim | None:
         id="QUEUE_KV",
         what=f"in {percent(view.block['kv'])} of queue time the head waits for KV blocks;"
         f" {capacity.at_a_time()['kv'] if capacity else 0:.1f} requests of this size fit",
-        first={"kv": 1.0, "under_way": 1.0, "preempted": 1.0},
-        later={"preempted": 1.0},
+        first=dict.fromkeys(("kv", "under_way", *EVICTED), 1.0),
+        later=dict.fromkeys((*EVICTED, *BESIDE), 1.0),
         evidence=(
             evidence(view, "block[kv]", 0.5),
             evidence(view, "kv p50"),
@@ -120,7 +120,7 @@ def queue_budget(view: View) -> Claim | None:
     return Claim(
         id="QUEUE_BUDGET",
         what=f"in {percent(view.block['budget'])} of queue time the head waits because the iteration's {budget} tokens are spent",
-        first={"budget": 1.0, "under_way": 1.0, "prefill_wait": 1.0},
+        first=dict.fromkeys(("budget", "under_way", *BESIDE), 1.0),
         evidence=(
             evidence(view, "block[budget]", 0.5),
             evidence(view, "fill_w", 0.9),

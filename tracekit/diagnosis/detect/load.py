@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from tracekit.diagnosis.capacity import Capacity
-from tracekit.diagnosis.claim import CROWD, QUEUE, Claim, change, percent, round_up, scaled, seconds
+from tracekit.diagnosis.claim import BESIDE, CROWD, EVICTED, QUEUE, Claim, change, percent, round_up, scaled, seconds
 from tracekit.diagnosis.finding import Change, Evidence
 from tracekit.diagnosis.signals import evidence, fact, q_share95, quarters_s
 from tracekit.diagnosis.view import View
@@ -44,8 +44,8 @@ def overload(view: View) -> Claim | None:
         what=f"{rate:.3g} requests/s are offered, {most:.3g} is the most that any seats and budget serve: the time"
         " to the first token"
         f" grows from {quarters[0]:.3g} s in the first quarter to {quarters[3]:.3g} s in the last",
-        first=dict.fromkeys((*QUEUE, "prefill_wait", "preempted"), 1.0),
-        later=dict.fromkeys((*CROWD, "preempted", "stalled"), 1.0),
+        first=dict.fromkeys((*QUEUE, *BESIDE, *EVICTED), 1.0),
+        later=dict.fromkeys((*CROWD, *BESIDE, *EVICTED, "stalled"), 1.0),
         evidence=(
             fact("offered/capacity", ratio, "x", 1.0, note=f"{rate:.4g} of {most:.4g} requests/s"),
             *_slopes(view),
@@ -121,8 +121,8 @@ def burst(view: View) -> Claim | None:
         what=f"the load is {percent(capacity.own_load)} of the engine's time and comes bunched: counts per {scale_s:g} s vary"
         f" {spread:.3g} times as much"
         f" as chance would have it, and {percent(worst.value or 0)} of the waiting belongs to a fifth of the seconds",
-        first=dict.fromkeys((*QUEUE, "prefill_wait", "dispatch", "preempted"), 1.0),
-        later=dict.fromkeys((*CROWD, "preempted"), 1.0),
+        first=dict.fromkeys((*QUEUE, *BESIDE, *EVICTED, "dispatch"), 1.0),
+        later=dict.fromkeys((*CROWD, *BESIDE, *EVICTED), 1.0),
         evidence=(
             evidence(view, "arrivals cv", 1.5),
             evidence(view, "dispersion", BUNCHED),

@@ -27,13 +27,13 @@ def hol_long_prompt(view: View) -> Claim | None:
     long = prompt >= max(_LONGER * float(np.median(prompt)), 2 * budget)
     if not long.any() or long.mean() > _FEW:
         return None
-    refused = view.parts.family_weight("budget") > 0
+    refused = view.parts.refused("budget")
     held = _held(view, long)
     weight = view.parts.waited(held * refused)
     waited = np.maximum(view.parts.first["budget"], 1.0)
     short = np.where(long, 0.0, 1.0)
     claimed = view.first["budget"] * np.minimum(weight / waited, 1.0) * short
-    share = slow_share(view, ~long, view.parts.waited((held > 0.5).astype(np.float64)))
+    share = slow_share(view, ~long, held > 0.5)
     if claimed.sum() < 0.02 * view.excess_ns or claimed.sum() < 0.1 * (view.first["budget"] * short).sum():
         return None
     return _claim(view, long, np.minimum(weight / waited, 1.0) * short, held, share)
@@ -44,7 +44,7 @@ def _held(view: View, long: Bools) -> Floats:
     rows, entries = view.data.iterations, view.data.entries
     own = entries[long[view.rows_of(entries["request"])]]
     found = np.zeros(len(rows))
-    for replica, part in view.parts.lanes.of.items():
+    for replica, part in view.parts.engines.items():
         mine = own[own["replica"] == replica]
         at = np.searchsorted(rows["iteration"][part], mine["iteration"])
         found[part] = np.bincount(at, weights=mine["query_len"], minlength=part.stop - part.start)[: part.stop - part.start]
@@ -65,7 +65,7 @@ def _claim(view: View, long: Bools, weight: Floats, held: Floats, share: float) 
         id="HOL_LONG_PROMPT",
         what=f"{percent(share)} of the waiting time of the slowest short requests falls inside the prefills of"
         f" {int(long.sum())} prompts of {int(prompts.min())} tokens and more, which take {percent(busy)} of the time",
-        first={"budget": weight, "under_way": weight},
+        first=dict.fromkeys(("budget", "under_way"), weight),
         evidence=(*_evidence(view, long, share, busy),),
         is_not=(
             f"OVERLOAD: nothing waits in {percent(1 - _queue_time(view))} of the time",
@@ -86,7 +86,7 @@ def _claim(view: View, long: Bools, weight: Floats, held: Floats, share: float) 
 def _queue_time(view: View) -> float:
     rows = view.data.outcomes
     length = max(int(rows["last_token_ns"].max()) - int(rows["arrival_ns"].min()), 1)
-    return min(float(view.data.iterations["duration_ns"][view.queued].sum()) / length / max(len(view.parts.lanes.of), 1), 1.0)
+    return min(float(view.data.iterations["duration_ns"][view.queued].sum()) / length / max(len(view.parts.engines), 1), 1.0)
 
 
 def _at_a_time(view: View, long: Bools) -> int:
@@ -102,7 +102,7 @@ def _at_a_time(view: View, long: Bools) -> int:
         return 1
     order = np.argsort(level)
     reached = np.cumsum(length[order]) >= 0.95 * length.sum()
-    return max(1, min(int(level[order][np.argmax(reached)]) // max(len(view.parts.lanes.of), 1), 3))
+    return max(1, min(int(level[order][np.argmax(reached)]) // max(len(view.parts.engines), 1), 3))
 
 
 def _caps(view: View, long: Bools, alone: float) -> tuple[Change, ...]:

@@ -21,6 +21,7 @@ def starvation(view: View) -> Claim | None:
     level = _levels(view)
     if level is None:
         return None
+    queued = np.maximum(view.parts.waited(np.ones(len(view.data.iterations))), 1)
     for each in np.unique(level)[:-1].tolist():
         urgent = level <= each
         waited = view.first["seats"] + view.first["kv"]
@@ -28,10 +29,9 @@ def starvation(view: View) -> Claim | None:
             continue
         inverted = _inverted(view, urgent)
         lasted = view.parts.waited(inverted)
-        queued = np.sum([view.parts.first[name] for name in ("budget", "seats", "kv", "gate", "under_way")], axis=0)
-        share = float(lasted[urgent].sum() / max(queued[urgent].sum(), 1.0))
+        share = float(lasted[urgent].sum() / queued[urgent].sum())
         if share >= 0.5:
-            return _claim(view, urgent, lasted / np.maximum(queued, 1.0), share)
+            return _claim(view, urgent, lasted / queued, share)
     return None
 
 
@@ -45,19 +45,19 @@ def _levels(view: View) -> npt.NDArray[np.int64] | None:
     return found
 
 
-def _inverted(view: View, urgent: Bools) -> npt.NDArray[np.float64]:
-    """Per iteration: 1 where its engine's head was refused a seat or blocks while somebody less urgent ran there."""
+def _inverted(view: View, urgent: Bools) -> Bools:
+    """Iterations where their engine's head was refused a seat or blocks while somebody less urgent ran there."""
     rows, outcomes = view.data.iterations, view.data.outcomes
-    found = (view.parts.family_weight("seats") > 0) | (view.parts.family_weight("kv") > 0)
+    found = view.parts.refused("seats") | view.parts.refused("kv")
     admitted = outcomes["arrival_ns"] + np.maximum(outcomes["queue_ns"], 0)
-    for replica, part in view.parts.lanes.of.items():
+    for replica, part in view.parts.engines.items():
         lower = ~urgent & (outcomes["queue_ns"] >= 0) & (outcomes["replica"] == replica)
         start = rows["start_ns"][part]
         there = np.searchsorted(np.sort(admitted[lower]), start, "right") - np.searchsorted(
             np.sort(outcomes["last_token_ns"][lower]), start, "right"
         )
         found[part] &= there > 0
-    return found.astype(np.float64)
+    return found
 
 
 def _claim(view: View, urgent: Bools, weight: npt.NDArray[np.float64], share: float) -> Claim:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from replay_engine.types import Phase
-from tracekit.diagnosis.claim import QUEUE, Claim, change, percent, scaled
+from tracekit.diagnosis.claim import BESIDE, QUEUE, Claim, change, percent, scaled
 from tracekit.diagnosis.detect.waits_elsewhere import busy_evidence
 from tracekit.diagnosis.finding import Change
 from tracekit.diagnosis.signals import evidence, fact, stage
@@ -27,11 +26,10 @@ def imbalance(view: View) -> Claim | None:
     if not len(moments):
         return None
     covered = np.concatenate(([0.0], np.cumsum(np.diff(moments) * spare[:-1])))
-    spans = view.data.spans
-    of = (spans["phase"] == int(Phase.queued)) & view.parts.before_first & np.isin(spans["replica"], engines)
-    beside = np.interp(spans["end_ns"][of], moments, covered) - np.interp(spans["start_ns"][of], moments, covered)
-    per_row = np.bincount(view.parts.span_row[of], weights=beside, minlength=len(view.data.outcomes))
-    queued = view.parts.spent((Phase.queued,), True)
+    waits = view.parts.queued
+    waits = waits.take(np.isin(waits.replica, engines))
+    beside = np.interp(waits.end_ns, moments, covered) - np.interp(waits.begin_ns, moments, covered)
+    per_row, queued = (np.bincount(waits.row, each, len(view.data.outcomes)) for each in (beside, waits.length_ns))
     share = float(per_row.sum() / max(queued.sum(), 1.0))
     if share < 0.3:
         return None
@@ -77,7 +75,7 @@ def _claim(view: View, weight: Floats, share: float, engines: list[int]) -> Clai
         what=f"in {percent(share)} of the time that requests queue at one {kind}, another one has nothing to do;"
         " prompts went to them"
         f" as {'/'.join(map(str, sorted(sent, reverse=True)))}",
-        first=dict.fromkeys(QUEUE, weight),
+        first=dict.fromkeys((*QUEUE, *BESIDE), weight),
         evidence=(
             fact("queued beside idle", share, "of queued time", 0.3),
             fact("stage[P queue]" if pd else "stage[queue]", stage(view, *QUEUE), "of TTFT"),

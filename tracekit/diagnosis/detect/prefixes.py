@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.diagnosis.capacity import capacity_of
-from tracekit.diagnosis.claim import CROWD, QUEUE, Claim, change, percent, scaled
+from tracekit.diagnosis.claim import BESIDE, CROWD, EVICTED, QUEUE, Claim, change, percent, scaled
 from tracekit.diagnosis.finding import Change, Evidence
 from tracekit.diagnosis.signals import evidence, fact, q_share95
 from tracekit.diagnosis.view import View
@@ -44,8 +44,8 @@ def prefix_miss(view: View) -> Claim | None:
         id="PREFIX_MISS",
         what=f"{percent(hit)} of the prompt tokens come from a cache, {percent(best)} could: {why}; full reuse saves"
         f" {percent(saved)} of the prefill",
-        first=dict.fromkeys((*QUEUE, "preempted"), weight),
-        later=dict.fromkeys((*CROWD, "preempted"), weight),
+        first=dict.fromkeys((*QUEUE, *BESIDE, *EVICTED), weight),
+        later=dict.fromkeys((*CROWD, *BESIDE, *EVICTED), weight),
         evidence=_evidence(view, hit, best, spread),
         is_not=(
             "OVERLOAD: with the reuse that is there, the load is"

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from replay_engine.pd_rules import LINK_GB_PER_S
-from tracekit.diagnosis.claim import QUEUE, Claim, change, percent, round_up, scaled, seconds
+from tracekit.diagnosis.claim import PROMPT, QUEUE, Claim, change, percent, round_up, scaled, seconds
 from tracekit.diagnosis.detect.load import limit_weight
 from tracekit.diagnosis.finding import Change, Evidence
 from tracekit.diagnosis.signals import evidence, fact, stage
@@ -56,7 +56,7 @@ def client_limit(view: View) -> Claim | None:
 def _share_full(view: View, slots: int) -> float:
     """Share of the run in which the client has all its slots in flight."""
     rows, held = view.data.outcomes, view.parts.first["dispatch"]
-    begin, end = np.sort(rows["arrival_ns"] + held.astype(np.int64)), np.sort(rows["arrival_ns"] + np.maximum(rows["e2e_ns"], 0))
+    begin, end = np.sort(rows["arrival_ns"] + held), np.sort(rows["arrival_ns"] + np.maximum(rows["e2e_ns"], 0))
     moments = np.unique(np.concatenate([begin, end]))
     there = np.searchsorted(begin, moments, "right") - np.searchsorted(end, moments, "right")
     length = np.diff(moments)
@@ -69,7 +69,7 @@ def kv_transfer(view: View) -> Claim | None:
     done = moves[(moves["bytes"] > 0) & (moves["end_ns"] > moves["start_ns"]) & (moves["start_ns"] >= 0)]
     if not len(done):
         return None
-    wait, move, compute = (stage(view, name) for name in ("transfer_wait", "transfer", "prefill"))
+    wait, move, compute = stage(view, "transfer_wait"), stage(view, "transfer"), stage(view, *PROMPT)
     length = (done["end_ns"] - done["start_ns"]).astype(np.float64)
     bandwidth = float(done["bytes"].sum() / length.sum())
     better = _faster(view, done, bandwidth)
@@ -142,7 +142,7 @@ def _more_slots(view: View, slots: int, proposal: int) -> Change:
 def _faster(view: View, done: Rows, bandwidth: float) -> Change | None:
     """A link on which moving KV takes a tenth of what prefill does; ``None`` where this one is not slow."""
     bytes_each = float(done["bytes"].mean())
-    rest_s = float(view.parts.first["prefill"].mean()) / 1e9
+    rest_s = sum(float(view.parts.first[name].mean()) for name in PROMPT) / 1e9
     needed = bytes_each / 1e9 / max(0.1 * rest_s, 1e-6)
     faster = max([rate for rate in (LINK_GB_PER_S["rdma"],) if rate >= needed] or [float(round_up(needed, 10))])
     if faster < 2 * bandwidth:
