@@ -8,36 +8,30 @@ the trace twice: what two repeats of the same thing differ by is the yardstick.
 from __future__ import annotations
 
 import argparse
-import os
-import time
 from typing import Any
 
 import numpy as np
 
 from benchmarks.figures import Figure, Report, run_main
-from benchmarks.unseen import Ran, Unseen, compared, engine_run, predicted, same_shapes, settled, simulated
+from benchmarks.unseen import (
+    Ran,
+    Unseen,
+    calibrated_here,
+    clock,
+    compared,
+    engine_run,
+    predicted,
+    same_shapes,
+    settled,
+    simulated,
+)
 from replay_engine.profile import Latency
 
 __all__ = ["main", "measure"]
 
+
 def measure(given: argparse.Namespace) -> Report:
-    os.environ["OMP_NUM_THREADS"] = "1"
-    if not given.wall:
-        time.perf_counter_ns = time.thread_time_ns  # before the engine's modules are loaded: its clock
-    import torch
-
-    from replay_engine.torch_engine.calibrate import calibrate_model, plan_for
-    from replay_engine.torch_engine.engine import EngineOptions, load_model
-
-    torch.set_num_threads(1)
-    options = EngineOptions(model="tiny", device="cpu")
-    model = load_model(options)
-    plan = plan_for(model)
-    if given.quick:
-        from dataclasses import replace
-
-        plan = replace(plan, cases=plan.cases[::6], repeats=2, prompt=200, output=8, groups=(1, 4, 8))
-    calibrated = calibrate_model(model, options, plan)
+    model, options, calibrated = calibrated_here(quick=given.quick, wall=given.wall)
     latency = calibrated.profile.latency
     source = settled(latency, given.requests, given.utilisation)
     runs = [engine_run(model, options, source) for _ in range(2)]
@@ -61,8 +55,7 @@ def _report(latency: Latency, source: Unseen, runs: list[Ran], held: Any) -> Rep
         figures[f"{name}_spread"] = Figure(value=100 * spread[name], unit="%", reference="two repeats of the engine")
     if held is not None:
         figures["held_out_error"] = Figure(value=100 * held.median, unit="%", reference=f"median of {len(held.shapes)} shapes")
-    clock = "CPU time of the one thread" if time.perf_counter_ns is time.thread_time_ns else "wall time"
-    notes = [f"tiny, float32, one thread; {clock}; the trace's rate is set by the simulator"]
+    notes = [f"tiny, float32, one thread; {clock()}; the trace's rate is set by the simulator"]
     return Report(benchmark="calibration", figures=figures, notes=notes)
 
 

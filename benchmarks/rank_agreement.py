@@ -11,8 +11,6 @@ time the clock.
 from __future__ import annotations
 
 import argparse
-import os
-import time
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -20,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.figures import Figure, Report, run_main
-from benchmarks.unseen import CPU, Ran, config_of, engine_run, settled, simulated
+from benchmarks.unseen import CPU, Ran, calibrated_here, clock, config_of, engine_run, settled, simulated
 from replay_engine.config import SchedulerConfig
 from replay_engine.profile import Latency
 
@@ -61,22 +59,8 @@ def agreement(one: list[dict[str, float]], other: list[dict[str, float]], name: 
 
 
 def measure(given: argparse.Namespace) -> Report:
-    os.environ["OMP_NUM_THREADS"] = "1"
-    if not given.wall:
-        time.perf_counter_ns = time.thread_time_ns  # before the engine's modules are loaded: its clock
-    import torch
-
-    from replay_engine.torch_engine.calibrate import calibrate_model, plan_for
-    from replay_engine.torch_engine.engine import EngineOptions, load_model
-
-    torch.set_num_threads(1)
-    options = EngineOptions(model="tiny", device="cpu")
-    model = load_model(options)
-    plan = plan_for(model)
-    if given.quick:
-        plan = replace(plan, cases=plan.cases[::6], repeats=2, prompt=200, output=8, groups=(1, 4, 8))
-    latency = calibrate_model(model, options, plan).profile.latency
-    return _report(model, options, latency, given)
+    model, options, calibrated = calibrated_here(quick=given.quick, wall=given.wall)
+    return _report(model, options, calibrated.profile.latency, given)
 
 
 def _report(model: Any, options: Any, latency: Latency, given: argparse.Namespace) -> Report:
@@ -103,8 +87,7 @@ def _report(model: Any, options: Any, latency: Latency, given: argparse.Namespac
     figures["spread"] = Figure(value=max(values) / min(values), unit="x", reference=f"worst over best by {first}, observed")
     errors = [abs(a[first] / b[first] - 1) for a, b in zip(predicted, observed, strict=True)]
     figures["error"] = Figure(value=100 * float(np.median(errors)), unit="%", reference=f"median error of {first} over settings")
-    clock = "CPU time of the one thread" if time.perf_counter_ns is time.thread_time_ns else "wall time"
-    notes = [f"{len(configs)} settings, {source.total} requests unseen by the calibration; tiny, float32, one thread; {clock}"]
+    notes = [f"{len(configs)} settings, {source.total} requests unseen by the calibration; tiny, float32, one thread; {clock()}"]
     best = min(zip(predicted, configs, strict=True), key=lambda each: each[0][first])[1]
     true = min(zip(observed, configs, strict=True), key=lambda each: each[0][first])[1]
     notes.append(f"predicted best: {best}; observed best: {true}")

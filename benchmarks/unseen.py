@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,8 @@ __all__ = [
     "Ran",
     "Scale",
     "Unseen",
+    "calibrated_here",
+    "clock",
     "compared",
     "config_of",
     "engine_run",
@@ -92,6 +96,31 @@ def config_of(scale: Scale) -> SchedulerConfig:
         max_model_len=longest, max_num_seqs=scale.seats, max_num_batched_tokens=scale.budget, enable_prefix_caching=False,
         num_gpu_blocks=max(scale.seats // 4, 16) * longest // 16 + 4,
     )  # fmt: skip
+
+
+def calibrated_here(*, quick: bool, wall: bool) -> tuple[Any, Any, Any]:
+    """The model, the engine's options and the calibration of the tiny model on one thread of this CPU, whose CPU time is the
+    clock unless ``wall``. ``quick``: few batches and a short replay. To be called before anything loads torch."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    if not wall:
+        time.perf_counter_ns = time.thread_time_ns  # before the engine's modules are loaded: its clock
+    import torch
+
+    from replay_engine.torch_engine.calibrate import calibrate_model, plan_for
+    from replay_engine.torch_engine.engine import EngineOptions, load_model
+
+    torch.set_num_threads(1)
+    options = EngineOptions(model="tiny", device="cpu")
+    model = load_model(options)
+    plan = plan_for(model)
+    if quick:
+        plan = replace(plan, cases=plan.cases[::6], repeats=2, prompt=200, output=8, groups=(1, 4, 8))
+    return model, options, calibrate_model(model, options, plan)
+
+
+def clock() -> str:
+    """What the engine's clock counts, in words."""
+    return "CPU time of the one thread" if time.perf_counter_ns is time.thread_time_ns else "wall time"
 
 
 def simulated(latency: Latency, source: Unseen, config: SchedulerConfig | None = None) -> Ran:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -24,7 +25,10 @@ from replay_engine.torch_engine.weights import dummy_weights
 from tests.engine.traffic import Row, RowSource
 from tests.fleet.fleets import FleetSink
 
-__all__ = ["BLOCK", "Ran", "config_of", "engine_for", "extent_of", "Pools", "small_model", "replay_pools", "replay_rows"]
+__all__ = [
+    "BLOCK", "Pools", "Ran", "config_of", "engine_for", "extent_of", "replay_pools", "replay_rows", "small_model", "starting",
+    "tokens_by_engine",
+]  # fmt: skip
 
 BLOCK = 8
 VLLM = Rules()
@@ -102,13 +106,8 @@ class Pools:
     replay: PdReplay
 
 
-def replay_pools(
-    rows: list[Row], configs: dict[str, SchedulerConfig], rules: Rules, faults: tuple[Any, ...] = (), **options: Any
-) -> Pools:
-    """``rows`` through ``rules.pd`` pools of the small model, which copy KV to each other."""
-    pd = rules.pd
-    each = [configs["prefill"]] * pd.prefill + [configs["decode"]] * pd.decode
-    engines = [engine_for(rows, config, rules, **options) for config in each]
+def starting(engines: list[Engine]) -> Callable[[int, Any], Any]:
+    """What a fleet asks for when an engine starts: its pool and where its rows go. One that starts again knows nothing."""
     started: set[int] = set()
 
     def own(number: int, sink: Any) -> Any:
@@ -117,16 +116,33 @@ def replay_pools(
         started.add(number)
         return engines[number].pool, EngineSink(sink, engines[number].executor.notes)
 
-    sink = FleetSink()
-    replay = PdReplay(
-        RowSource(rows, block_tokens=BLOCK), configs, [engine.executor for engine in engines], sink, rules=rules, own=own,
-        connector=TorchConnector(engines, pd.prefill), kv_block_bytes=engines[0].kv.block_bytes, faults=faults,
-    )  # fmt: skip
-    state = replay.run()
+    return own
+
+
+def tokens_by_engine(engines: list[Engine]) -> list[dict[int, list[int]]]:
+    """Each engine's sampled tokens, by request."""
     logs: list[dict[int, list[int]]] = []
     for engine in engines:
         assert engine.executor.tokens is not None
         logs.append(engine.executor.tokens.by_request())
+    return logs
+
+
+def replay_pools(
+    rows: list[Row], configs: dict[str, SchedulerConfig], rules: Rules, faults: tuple[Any, ...] = (), **options: Any
+) -> Pools:
+    """``rows`` through ``rules.pd`` pools of the small model, which copy KV to each other."""
+    pd = rules.pd
+    each = [configs["prefill"]] * pd.prefill + [configs["decode"]] * pd.decode
+    engines = [engine_for(rows, config, rules, **options) for config in each]
+    sink = FleetSink()
+    replay = PdReplay(
+        RowSource(rows, block_tokens=BLOCK), configs, [engine.executor for engine in engines], sink, rules=rules,
+        own=starting(engines), connector=TorchConnector(engines, pd.prefill), kv_block_bytes=engines[0].kv.block_bytes,
+        faults=faults,
+    )  # fmt: skip
+    state = replay.run()
+    logs = tokens_by_engine(engines)
     handed = {request: got for log in logs[: pd.prefill] for request, got in log.items()}
     ended = sink.table("outcomes")
     by = dict(zip(ended["request"].tolist(), ended["replica"].tolist(), strict=True))

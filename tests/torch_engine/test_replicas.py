@@ -12,11 +12,10 @@ torch = pytest.importorskip("torch", reason="the torch engine needs the extra [e
 from replay_engine.fleet.driver import FleetReplay  # noqa: E402
 from replay_engine.fleet.faults import Fault  # noqa: E402
 from replay_engine.fleet.routers import make_router  # noqa: E402
-from replay_engine.torch_engine.engine_rows import EngineSink  # noqa: E402
 from replay_engine.types import RequestState  # noqa: E402
 from tests.engine.traffic import Row, RowSource  # noqa: E402
 from tests.fleet.fleets import FleetSink  # noqa: E402
-from tests.torch_engine.engines import BLOCK, config_of, engine_for, replay_rows  # noqa: E402
+from tests.torch_engine.engines import BLOCK, config_of, engine_for, replay_rows, starting, tokens_by_engine  # noqa: E402
 from tests.torch_engine.test_replay_cmd import REQUESTS, rows, run, trace  # noqa: E402, F401
 from tracekit.errors import UsageError  # noqa: E402
 
@@ -29,25 +28,12 @@ def fleet(
     """How it ended, the rows, every engine's tokens by request, and the replay."""
     config = config_of(num_gpu_blocks=30, max_model_len=96, async_scheduling=asynchronous)
     engines = [engine_for(ROWS, config) for _ in range(2)]
-
-    started: set[int] = set()
-
-    def own(number: int, sink: Any) -> Any:
-        if number in started:
-            engines[number].renew()
-        started.add(number)
-        return engines[number].pool, EngineSink(sink, engines[number].executor.notes)
-
     sink = FleetSink()
     executors = [engine.executor for engine in engines]
     made = make_router(router, 2, seed=0, blocks=config.usable_blocks)
-    replay = FleetReplay(RowSource(ROWS, BLOCK), config, executors, made, sink, own=own, faults=faults)
+    replay = FleetReplay(RowSource(ROWS, BLOCK), config, executors, made, sink, own=starting(engines), faults=faults)
     state = replay.run()
-    tokens: list[dict[int, list[int]]] = []
-    for engine in engines:
-        assert engine.executor.tokens is not None
-        tokens.append(engine.executor.tokens.by_request())
-    return state, sink, tokens, replay
+    return state, sink, tokens_by_engine(engines), replay
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
