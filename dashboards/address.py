@@ -20,6 +20,8 @@ METRICS = ("ttft", "tpot", "gap", "e2e")
 """What a tail may be of: first token, mean time per later token, longest gap, last token."""
 MOST_REQUESTS = 50
 """Request numbers that an address can hold."""
+MOST_FIELDS = 64
+"""Parts of an address that are read at all."""
 _KEYS = ("run", "replica", "t", "last", "f", "req", "it", "cls", "tenant", "m", "lat", "cmp", "v")
 _LETTERS = ",:/_-.@"
 """Left as they are in an address, so that people can read it."""
@@ -77,10 +79,11 @@ class Address:
 
 def parse_address(search: str | None) -> Address:
     """Read a query string; never fails. Keys are those of ``Address.search``, and ``v`` (1); others are named in ``ignored``."""
-    given = parse_qsl((search or "").lstrip("?"), keep_blank_values=True, max_num_fields=None)
+    given = parse_qsl((search or "").lstrip("?"), keep_blank_values=True)[:MOST_FIELDS]
     found = {key: value for key, value in given if key in _KEYS}
     ignored = [key[:40] for key, _ in given if key not in _KEYS]
     read: dict[str, Any] = {
+        "run": _text(found.get("run") or LATEST),
         "t": _range(found.get("t")),
         "last": _seconds(found.get("last")),
         "replica": _number(found.get("replica")),
@@ -97,7 +100,7 @@ def parse_address(search: str | None) -> Address:
     if read["t"] is not None and read["last"] is not None:
         ignored.append("last")
     return Address(
-        run=found.get("run") or LATEST,
+        run=read["run"] or LATEST,
         replica=read["replica"],
         t=read["t"],
         last_s=None if read["t"] is not None else read["last"],

@@ -6,58 +6,52 @@ Everything is served from this process: no page asks the network for anything, a
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import threading
 from pathlib import Path
 from typing import Any
 
 from dash import Dash, Input, Output, html
-from flask import Response, abort, request
+from flask import request
 
+from dashboards.access import Access
 from dashboards.address import parse_address
 from dashboards.frame import frame, register_frame
+from dashboards.guard import guard
 from dashboards.pages import PAGES, Page
 from dashboards.queries import RunBook
 from tracekit.errors import TracekitError
 
-__all__ = ["create_app", "is_loopback"]
-
-POLICY = (
-    "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline';"
-    " img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; frame-ancestors 'none'"
-)
-"""Dash writes scripts and styles into its page; from elsewhere nothing is loaded and nothing is sent there."""
+__all__ = ["create_app"]
 
 
-def create_app(db: str | Path, *, host: str = "127.0.0.1") -> Dash:
+def create_app(db: str | Path, *, access: Access | None = None) -> Dash:
     """The dashboard of one database as a Dash app (``app.server`` is its WSGI application). The file need not be there yet.
 
-    ``host`` is the address it will be served on: on a loopback address, requests that name another host are refused, and on
-    any other the page says that the network can read it.
+    ``access``: the address it will be served on and who may ask; without one, this machine only.
     """
-    book = RunBook(db)
+    access = access or Access()
+    book = RunBook(db, read_only=access.read_only)
     app = Dash(
         __name__, title="tracekit", update_title="", assets_folder=str(Path(__file__).parent / "assets"), use_pages=False,
-        suppress_callback_exceptions=True, serve_locally=True, enable_mcp=False, add_log_handler=False,
+        suppress_callback_exceptions=True, serve_locally=True, enable_mcp=False, add_log_handler=False, compress=True,
         meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"}],
     )  # fmt: skip
-    public = f"Served on {host}: whoever reaches this address can read the runs."
-    app.layout = frame(Path(db), None if is_loopback(host) else public)
+    app.layout = frame(Path(db), _banner(access), signed_in=access.token is not None)
     register_frame(app, book)
     for page in PAGES:
         page.register(app, book)
     app.callback(Output("page", "children"), Input("url", "pathname"))(_route)
-    _guard(app, host)
+    guard(app, access)
     _read_ahead(app, book)
     return app
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
+def _banner(access: Access) -> str | None:
+    """What must not be overlooked, above every page."""
+    if not access.public:
+        return None
+    what = "read the runs" if access.read_only else "read the runs and start replays"
+    return f"Served on {access.host}: whoever has the token can {what}."
 
 
 def _route(pathname: str | None) -> Any:
@@ -83,23 +77,3 @@ def _read_ahead(app: Dash, book: RunBook) -> None:
             threading.Thread(target=read, args=(ref,), daemon=True).start()
 
     app.server.before_request(begin)
-
-
-def _guard(app: Dash, host: str) -> None:
-    """Refuse other host names on a loopback address (a page elsewhere could point its name here), and forbid what is foreign."""
-    server = app.server
-    local = is_loopback(host)
-
-    def refuse_foreign_hosts() -> None:
-        name = request.host.rsplit(":", 1)[0] if not request.host.endswith("]") else request.host
-        if local and not is_loopback(name):
-            abort(403, "this dashboard answers to its own address only")
-
-    def add_policy(response: Response) -> Response:
-        response.headers["Content-Security-Policy"] = POLICY
-        response.headers["X-Content-Type-Options"] = "nosniff"
-        response.headers["Referrer-Policy"] = "no-referrer"
-        return response
-
-    server.before_request(refuse_foreign_hosts)
-    server.after_request(add_policy)

@@ -13,6 +13,7 @@ from dashboards.heading import Heading, heading_of, selection_chips
 from dashboards.markup import aria
 from dashboards.pages import PAGES
 from dashboards.queries import RunBook
+from dashboards.sign_in import SIGN_OUT
 
 __all__ = ["frame", "register_frame", "render_frame"]
 
@@ -30,13 +31,13 @@ KEYS = (
 FRAME_MS = 5000
 
 
-def frame(db: Path, banner: str | None) -> Any:
-    """The shell; ``banner``: a warning that stands above everything."""
+def frame(db: Path, banner: str | None, *, signed_in: bool = False) -> Any:
+    """The shell; ``banner``: a warning that stands above everything; ``signed_in``: there is a session to end."""
     shell = html.Div(
         [
             html.A("Skip to the page", href="#page", className="skip"),
             html.P(banner, className="banner", role="alert", hidden=banner is None),
-            _side(db),
+            _side(db, signed_in),
             html.Div(
                 [
                     html.Header(id="heading", className="heading"),
@@ -62,7 +63,7 @@ def frame(db: Path, banner: str | None) -> Any:
     return dmc.MantineProvider(shell, id="mantine", forceColorScheme="light", theme={"fontFamily": "system-ui, sans-serif"})
 
 
-def _side(db: Path) -> Any:
+def _side(db: Path, signed_in: bool) -> Any:
     themes = {"system": "as the system", "light": "light", "dark": "dark"}
     choice = dcc.RadioItems(themes, "system", id="theme-choice", inline=True, persistence=True, persistence_type="local")
     foot = [
@@ -70,6 +71,8 @@ def _side(db: Path) -> Any:
         html.Div(choice, className="themes", role="group", **aria("Theme")),
         html.Button("Keys ?", id="help-open", type="button"),
     ]
+    if signed_in:
+        foot.append(html.Form(html.Button("Sign out"), action=SIGN_OUT, method="post"))
     brand, pages = html.Strong("tracekit", className="brand"), html.Nav(_rail("", ""), id="rail", **aria("Pages"))
     return html.Aside([brand, pages, html.Div(foot, className="rail-foot")], className="rail")
 

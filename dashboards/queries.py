@@ -8,7 +8,7 @@ and a page that finds a writer at work shows what it has and asks again later: i
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,10 +88,13 @@ class _Followed:
         self.constants = constants
         self.columns: dict[int, Columns] = {}
         self.tail = SpoolTail(info.folder, "iterations")
+        self.lock = threading.Lock()
 
-    def read_on(self) -> None:
-        while len(rows := self.tail.new_rows(PIECE)):
-            by_replica(rows, self.columns)
+    def read_on(self) -> _Kept:
+        with self.lock:
+            while len(rows := self.tail.new_rows(PIECE)):
+                by_replica(rows, self.columns)
+            return self.kept()
 
     def kept(self) -> _Kept:
         per_replica = {name: _by_replica(self.constants.get(name), self.columns) for name in ("budget", "kv_total")}
@@ -110,15 +113,18 @@ def _known(values: dict[int, Any]) -> dict[int, int]:
 class RunBook:
     """One database's runs for all pages of a process; every method may be called from any thread."""
 
-    def __init__(self, db: str | Path) -> None:
+    def __init__(self, db: str | Path, *, read_only: bool = False) -> None:
         self.store = Store(db, wait_s=WAIT_S)
+        self.read_only = read_only
+        """Whether pages may start nothing."""
         self._lock = threading.RLock()
         self._rows: list[dict[str, Any]] = []
         self._file_mark: tuple[int, ...] = ()
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._held_off: tuple[float, str] = (0.0, "")
+        self._kept: Remembered[_Kept] = Remembered(KEPT_BYTES, lambda kept: kept.bytes)
         self._followed: dict[str, _Followed] = {}
-        self._memory = Remembered(REMEMBERED)
-        self._data = Remembered(DATA_KEPT)
+        self._memory: Remembered[object] = Remembered(REMEMBERED)
+        self._data: Remembered[RunData] = Remembered(DATA_KEPT)
 
     def catalogue(self) -> Catalogue:
         """The runs, latest first; what runs now stands before what is recorded."""
@@ -171,7 +177,8 @@ class RunBook:
                 if note is not None:
                     raise LockedError(note)
                 raise UsageError(self._nothing(ref))
-            return self._live_view(found) if isinstance(found, SpoolInfo) else self._recorded_view(found)
+        # what takes long is waited for by those who want it, not by everybody
+        return self._live_view(found) if isinstance(found, SpoolInfo) else self._recorded_view(found)
 
     def _refresh(self) -> str | None:
         """Read the table of runs again if the file has changed; why not, where a writer is at work."""
@@ -183,17 +190,21 @@ class RunBook:
         mark = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
         if mark == self._file_mark:
             return None
+        until, why = self._held_off
+        if time.monotonic() < until and self.store.intent.announced():  # somebody has just waited for this writer
+            return why
         try:
             with self.store.read() as con:
                 rows = con.execute(f"SELECT {', '.join(_RUN_COLUMNS)} FROM runs ORDER BY run").fetchall()
         except LockedError as error:
+            self._held_off = (time.monotonic() + WAIT_S, str(error))
             return str(error)
         self._rows = [dict(zip(_RUN_COLUMNS, row, strict=True)) for row in rows]
         self._file_mark = mark
         for row in self._rows:
             followed = self._followed.pop(row["spool"], None)
             if followed is not None and followed.tail.seen == row["iterations"]:
-                self._keep(row["spool"], followed.kept())
+                self._kept.put(row["spool"], followed.kept())
         return None
 
     def _find(self, ref: str) -> SpoolInfo | dict[str, Any] | None:
@@ -219,13 +230,11 @@ class RunBook:
     def _live_view(self, info: SpoolInfo) -> RunView:
         name = info.folder.name
         try:
-            followed = self._followed.get(name) or self._follow(info)
-            followed.read_on()
+            kept = self._follow(info).read_on()
         except (FileNotFoundError, TracekitError):
             # committed or discarded in this very moment: the next look finds out which
             raise LockedError("the run is being moved into the database") from None
         state = ("committing" if info.alive else "left") if info.complete else "running" if info.alive else "killed"
-        kept = followed.kept()
         return RunView(
             ref=name,
             title=listed_spool(info).title,
@@ -241,12 +250,15 @@ class RunBook:
     def _follow(self, info: SpoolInfo) -> _Followed:
         from tracekit.store.spool import read_header
 
-        constants = read_header(info.folder)["tables"].get("iterations", {}).get("constants", {})
-        followed = self._followed[info.folder.name] = _Followed(info, constants)
+        with self._lock:
+            followed = self._followed.get(info.folder.name)
+            if followed is None:
+                constants = read_header(info.folder)["tables"].get("iterations", {}).get("constants", {})
+                followed = self._followed[info.folder.name] = _Followed(info, constants)
         return followed
 
     def _recorded_view(self, row: dict[str, Any]) -> RunView:
-        kept = self._columns_of(row)
+        kept = self._kept.get(row["spool"], lambda: _read_run(self.store, row["run"]))
         return RunView(
             ref=str(row["run"]),
             title=listed_run(row).title,
@@ -258,18 +270,6 @@ class RunBook:
             budget=kept.budget,
             kv_total=kept.kv_total,
         )
-
-    def _columns_of(self, row: dict[str, Any]) -> _Kept:
-        key = row["spool"]
-        if key not in self._kept:
-            self._keep(key, _read_run(self.store, row["run"]))
-        self._kept.move_to_end(key)
-        return self._kept[key]
-
-    def _keep(self, key: str, kept: _Kept) -> None:
-        self._kept[key] = kept
-        while len(self._kept) > 1 and sum(kept.bytes for kept in self._kept.values()) > KEPT_BYTES:
-            self._kept.popitem(last=False)
 
 
 def _read_run(store: Store, run: int) -> _Kept:

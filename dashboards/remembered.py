@@ -5,27 +5,53 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
+from weakref import WeakValueDictionary
 
 __all__ = ["Remembered"]
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 
-class Remembered:
-    """At most ``most`` values by key, the least recently asked for going first. Safe from any thread; a value is made once."""
+class Remembered(Generic[V]):
+    """Values by key, of ``most`` weight together, the least recently asked for going first; one always stays.
 
-    def __init__(self, most: int) -> None:
+    ``weigh``: the weight of a value, 1 unless said. Safe from any thread. A value is made once: whoever asks for it meanwhile
+    waits for it, and whoever asks for another key does not.
+    """
+
+    def __init__(self, most: int, weigh: Callable[[V], int] | None = None) -> None:
         self._most = most
-        self._lock = threading.RLock()
-        self._values: OrderedDict[str, object] = OrderedDict()
+        self._weigh = weigh or (lambda _: 1)
+        self._lock = threading.Lock()
+        self._values: OrderedDict[str, V] = OrderedDict()
+        self._making: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
     def get(self, key: str, make: Callable[[], T]) -> T:
-        """The value of ``key``, made now if it is not there."""
+        """The value of ``key``, made now if it is not there. What ``make`` raises is raised, and nothing is kept."""
         with self._lock:
-            if key not in self._values:
-                self._values[key] = make()
-                while len(self._values) > self._most:
-                    self._values.popitem(last=False)
+            if key in self._values:
+                return cast(T, self._found(key))
+            making = self._making.get(key)
+            if making is None:
+                making = self._making[key] = threading.RLock()
+        with making:
+            with self._lock:
+                if key in self._values:
+                    return cast(T, self._found(key))
+            made = make()
+            self.put(key, cast(V, made))
+        return made
+
+    def put(self, key: str, value: V) -> None:
+        """Keep a value that is there already."""
+        with self._lock:
+            self._values[key] = value
             self._values.move_to_end(key)
-            return cast(T, self._values[key])
+            while len(self._values) > 1 and sum(map(self._weigh, self._values.values())) > self._most:
+                self._values.popitem(last=False)
+
+    def _found(self, key: str) -> object:
+        self._values.move_to_end(key)
+        return self._values[key]

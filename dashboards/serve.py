@@ -12,22 +12,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dashboards.access import Access
 from tracekit.errors import UsageError, shown
 from tracekit.store import Store
 
-__all__ = ["bound", "serve"]
+__all__ = ["bound", "check_database", "serve"]
 
 
-def serve(db: Path, *, host: str, port: int, open_browser: bool, started: Callable[[str], None]) -> None:
-    """Serve the dashboard of ``db``; ``started`` gets the URL once requests are answered. Returns when interrupted.
+def serve(db: Path, *, access: Access, port: int, open_browser: bool, started: Callable[[str], None]) -> None:
+    """Serve the dashboard of ``db`` on ``access.host``; ``started`` gets the URL once requests are answered. Returns when
+    interrupted.
 
     ``UsageError`` where the address is taken or is none, or ``db`` is not a database of tracekit's.
     """
-    _check(db)
+    host = access.host
+    check_database(db)
     _try_address(host, port)
     from dashboards.app import create_app  # half a second, so after what can be refused
 
-    server = bound(create_app(db, host=host).server, host, port)
+    server = bound(create_app(db, access=access).server, host, port)
     name = f"[{host}]" if ":" in host else host
     url = f"http://{name}:{server.server_port}/"
     with contextlib.suppress(KeyboardInterrupt):
@@ -38,7 +41,8 @@ def serve(db: Path, *, host: str, port: int, open_browser: bool, started: Callab
     server.server_close()
 
 
-def _check(db: Path) -> None:
+def check_database(db: Path) -> None:
+    """``UsageError`` or ``InputError`` where ``db`` can never be served: no folder to hold it, or a file of another kind."""
     if not db.parent.is_dir():
         raise UsageError(f"{db}: no such folder; expected a path in an existing folder")
     store = Store(db)

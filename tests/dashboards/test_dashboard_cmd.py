@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -62,8 +63,10 @@ def test_a_taken_port_is_one_line(store: Store) -> None:
     ("words", "code", "says"),
     [
         (["--db", "no/such/folder/x.duckdb"], 2, "no such folder"),
-        (["--host", "999.1.1.1"], 2, "cannot be served on"),
+        (["--host", "999.1.1.1", "--token", "a-token-long-enough"], 2, "cannot be served on"),
         (["--port", "70000"], 2, "--port"),
+        (["--host", "0.0.0.0"], 2, "--host 0.0.0.0: other machines can reach it; expected a token by --token or TRACEKIT_TOKEN"),
+        (["--host", "0.0.0.0", "--token", "tooshort"], 2, "token: 8 characters; expected at least 16"),
     ],
 )
 def test_what_cannot_be_served_is_one_line(words: list[str], code: int, says: str) -> None:
@@ -71,6 +74,27 @@ def test_what_cannot_be_served_is_one_line(words: list[str], code: int, says: st
     assert done.returncode == code
     assert says in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def status(asked: urllib.request.Request) -> int:
+    try:
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as refused:
+        return refused.code
+
+
+def test_a_token_is_asked_for_and_never_said(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded(store, "first", 30)
+    token = "a-token-from-the-environment"
+    monkeypatch.setenv("TRACEKIT_TOKEN", token)
+    with served(store.path, "--host", "0.0.0.0", "--read-only", "--allow-host", "trace.example") as url:
+        assert token not in url
+        here = url.replace("0.0.0.0", "127.0.0.1") + "runs"
+        cases = (("127.0.0.1", "", 401), ("127.0.0.1", token, 200), ("trace.example", token, 200), ("evil.example", token, 403))
+        for host, given, code in cases:
+            asked = urllib.request.Request(here, headers={"Host": host, "Authorization": f"Bearer {given}"})
+            assert status(asked) == code, host
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:

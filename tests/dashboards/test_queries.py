@@ -224,7 +224,7 @@ def test_the_least_looked_at_goes_first(store: Store, monkeypatch: pytest.Monkey
     book = RunBook(store.path)
     for ref in ("1", "2", "1", "3"):
         book.view(ref)
-    assert len(book._kept) == 2
+    assert len(book._kept._values) == 2
     opened = []
     monkeypatch.setattr("dashboards.queries._read_run", lambda *a: opened.append(a))
     book.view("1")
