@@ -22,7 +22,10 @@ MOST_REQUESTS = 50
 """Request numbers that an address can hold."""
 MOST_FIELDS = 64
 """Parts of an address that are read at all."""
-_KEYS = ("run", "replica", "t", "last", "f", "req", "it", "cls", "tenant", "m", "lat", "cmp", "v")
+_BRUSH = re.compile(r"\d{1,2}:[\d.]{1,6}-[\d.]{1,6}(?:,\d{1,2}:[\d.]{1,6}-[\d.]{1,6}){0,19}", re.ASCII)
+_KEY = re.compile(r"[0-9A-Za-z_-]{1,64}", re.ASCII)
+_KEYS = ("run", "replica", "t", "last", "f", "req", "it", "cls", "tenant", "m", "lat", "cmp", "study", "trial", "br", "exp",
+         "cap", "v")  # fmt: skip
 _LETTERS = ",:/_-.@"
 """Left as they are in an address, so that people can read it."""
 
@@ -33,7 +36,8 @@ class Address:
 
     ``t`` is a fixed window, ``last_s`` one that ends where the run does and moves with it; with neither, the whole run.
     ``finding``: a finding's id. ``requests``: their numbers; ``cls``, ``tenant``: of which the requests are; ``latency_s``:
-    between which their ``metric`` lies. ``iterations``: first and last. ``compare``: the run beside this one.
+    between which their ``metric`` lies. ``iterations``: first and last. ``compare``: the run beside this one. ``study``,
+    ``trial``: of the tuner; ``brush``: ranges on the axes of its trials. ``experiment``, ``capacity``: which of those recorded.
     """
 
     run: str = LATEST
@@ -48,6 +52,11 @@ class Address:
     metric: str = "ttft"
     latency_s: tuple[float, float] | None = None
     compare: str | None = None
+    study: str | None = None
+    trial: int | None = None
+    brush: str | None = None
+    experiment: int | None = None
+    capacity: str | None = None
     ignored: tuple[str, ...] = ()
     """What the URL said and nobody understood, to be shown."""
 
@@ -67,6 +76,11 @@ class Address:
             "m": None if view.metric == METRICS[0] else view.metric,
             "lat": _span(view.latency_s),
             "cmp": view.compare,
+            "study": view.study,
+            "trial": view.trial,
+            "br": view.brush,
+            "exp": view.experiment,
+            "cap": view.capacity,
         }
         given = [f"{key}={quote(str(value), safe=_LETTERS)}" for key, value in parts.items() if value is not None]
         return f"?{'&'.join(given)}" if given else ""
@@ -95,6 +109,11 @@ def parse_address(search: str | None) -> Address:
         "m": found.get("m") if found.get("m") in METRICS else None,
         "lat": _range(found.get("lat")),
         "cmp": _text(found.get("cmp")),
+        "study": _matching(_KEY, found.get("study")),
+        "trial": _number(found.get("trial")),
+        "br": _matching(_BRUSH, found.get("br")),
+        "exp": _number(found.get("exp")),
+        "cap": _matching(_KEY, found.get("cap")),
     }
     ignored += [key for key, value in read.items() if key in found and value is None]
     if read["t"] is not None and read["last"] is not None:
@@ -112,6 +131,11 @@ def parse_address(search: str | None) -> Address:
         metric=read["m"] or METRICS[0],
         latency_s=read["lat"],
         compare=read["cmp"],
+        study=read["study"],
+        trial=read["trial"],
+        brush=read["br"],
+        experiment=read["exp"],
+        capacity=read["cap"],
         ignored=tuple(ignored),
     )
 
@@ -155,6 +179,10 @@ def _numbers(text: str | None) -> tuple[int, ...] | None:
     found = [_number(each, 10) for each in (text or "").split(",")]
     known = [each for each in found if each is not None]
     return tuple(known) if len(known) == len(found) <= MOST_REQUESTS else None
+
+
+def _matching(pattern: re.Pattern[str], text: str | None) -> str | None:
+    return text if text and pattern.fullmatch(text) else None
 
 
 def _text(text: str | None) -> str | None:

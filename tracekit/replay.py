@@ -30,7 +30,7 @@ from tracekit.traces.load import load_trace, report_of
 from tracekit.traces.source import TraceSource
 from tracekit.traces.tolerance import tolerance
 
-__all__ = ["ReplayReport", "replay"]
+__all__ = ["ReplayReport", "Setup", "recorded_run", "replay", "run_result"]
 
 Progress = Callable[[int, int, str], None]
 Say = Callable[[str], None]
@@ -117,10 +117,15 @@ def _as_job(given: dict[str, Any]) -> ReplayReport:
     job = Job.adopt() or Job.create(store.folder, "replay", {"argv": list(sys.orig_argv)})
     with job.accounted(interrupted="interrupted before the replay began"):
         report = _job(store, job, given)
+    job.finish(run_result(report))
+    return report
+
+
+def run_result(report: ReplayReport) -> dict[str, Any]:
+    """What the folder of a job that recorded a run says of how it ended."""
     stopped, failed = report.state == "interrupted", report.state.startswith("failed")
     done: dict[str, Any] = {"exit_code": 130 if stopped else 5 if failed else 0, "run": report.run, "cancelled": stopped}
-    job.finish(done | ({"error": report.state} if failed else {}))
-    return report
+    return done | ({"error": report.state} if failed else {})
 
 
 def _job(store: Store, job: Job, given: dict[str, Any]) -> ReplayReport:
@@ -133,13 +138,20 @@ def _job(store: Store, job: Job, given: dict[str, Any]) -> ReplayReport:
             say(line)
 
     setup = _prepare(store, given, tell)
-    record = RunRecord(store, setup, name=given["name"], command=" ".join(shown(a, 400) for a in sys.argv))
-    state = simulate(setup, record, job, given["progress"])
-    verdict = _verdict(setup, record) if given["diagnose"] and given["events"] == "full" and state == "finished" else None
+    return recorded_run(store, job, setup, name=given["name"], diagnose=given["diagnose"], progress=given["progress"], tell=tell,
+                        lines=lines)  # fmt: skip
+
+
+def recorded_run(store: Store, job: Job, setup: Setup, *, name: str | None, diagnose: bool, progress: Progress | None, tell: Say,
+                 lines: list[str]) -> ReplayReport:  # fmt: skip
+    """Replay a setup and record the run, with its verdict where every event is kept. ``lines``: what ``tell`` gathers."""
+    record = RunRecord(store, setup, name=name, command=" ".join(shown(a, 400) for a in sys.argv))
+    state = simulate(setup, record, job, progress)
+    verdict = _verdict(setup, record) if diagnose and setup.events == "full" and state == "finished" else None
     run, matrix = record.commit(state.partition(":")[0])
     if state != "finished":
         tell(f"the replay ended early: {state.replace('_', ' ')}; what ran is recorded as run {run}")
-    told = [] if verdict is None else verdict(run, given["db"])
+    told = [] if verdict is None else verdict(run, str(store.path))
     return ReplayReport(run=run, state=state, matrix=matrix, lines=lines, verdict=told)
 
 

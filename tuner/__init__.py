@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tuner.capacity import CapacityReport, capacity
+from tuner.trial_replay import replay_trial
 from tuner.tune import TuneReport, tune
 
-__all__ = ["CapacityReport", "TuneReport", "capacity", "tune"]
+__all__ = ["CapacityReport", "TuneReport", "capacity", "replay_trial", "tune"]

@@ -30,7 +30,7 @@ from tracekit.simulate import simulate_into
 from tuner.space import configuration_key
 from tuner.windows import StudyWindow, WindowSources
 
-__all__ = ["CELLS", "Cell", "CellFile", "Replays", "Result", "replay_cell", "replay_record", "setup_of"]
+__all__ = ["CELLS", "FIGURES", "Cell", "CellFile", "Replays", "Result", "replay_cell", "replay_record", "setup_of"]
 
 Result = dict[str, Any]
 """met, n (requests), met_tokens, window_s, missed (by part of the SLO), state, iterations, cpu_s; figures: latencies in ns."""

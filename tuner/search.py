@@ -10,7 +10,7 @@ from typing import Any
 from replay_engine.config import ConfigError
 from replay_engine.policy import Policy, apply_set
 from tracekit.errors import TracekitError
-from tuner.cells import Replays, Result
+from tuner.cells import FIGURES, Replays, Result
 from tuner.objective import Objective, attainment, bisect_rate, fewest, value_of
 from tuner.plan import TunePlan
 from tuner.study import Asked, TuneStudy
@@ -19,6 +19,7 @@ __all__ = ["Budget", "Searcher", "evaluate"]
 
 MARGINS = (0.15, 0.10, 0.05)
 """How far below the best trial, on the same windows, a trial may be after the first, the second, and any later one."""
+TAILS = tuple(f"{name}_p99" for name in FIGURES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,7 @@ class Searcher:
                 self._window_by_window(asked, objectives[0])
                 return
             values = [evaluate(self.plan, objective, asked.policy, self.replays) for objective in objectives]
-            self.study.tell(asked, values, self._constraint(asked.policy))
+            self.study.tell(asked, values, self._constraint(asked.policy), **_facts(self._windows(asked.policy)))
         except (TracekitError, ConfigError, ArithmeticError) as error:
             self.study.fail(asked, " ".join(str(error).split())[:200])
 
@@ -106,7 +107,10 @@ class Searcher:
 
 
 def _facts(results: list[Result]) -> dict[str, Any]:
-    return {"attainment": round(attainment(results), 6), "windows": len(results),
+    """``tails_ns``: the P99 of the worst window."""
+    tails = {name: max((result["figures"][name] for result in results if result["figures"].get(name) is not None), default=None)
+             for name in TAILS}  # fmt: skip
+    return {"attainment": round(attainment(results), 6), "windows": len(results), "tails_ns": tails,
             "iterations": sum(result["iterations"] for result in results)}  # fmt: skip
 
 

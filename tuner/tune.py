@@ -26,6 +26,7 @@ from tuner.planning import make_plan
 from tuner.report import build_document, render_report
 from tuner.search import Budget, Searcher
 from tuner.study import TuneStudy, open_study
+from tuner.trial_log import TrialLog, describe_study
 from tuner.windows import WindowSources
 
 __all__ = ["TuneReport", "tune"]
@@ -129,6 +130,7 @@ class _Run:
         replays = Replays(WindowSources(self.store), CellFile(folder / CELLS))
         if self.given["dry_run"]:
             return self._estimated(plan, replays)
+        describe_study(folder, plan, job=self.job.id, trials=self.given["trials"])
         base = [replays.result(plan.cell(plan.policy, window)) for window in plan.trace.search]
         verdict = before_searching(plan, base, replays)
         if verdict.stop is not None:
@@ -141,17 +143,18 @@ class _Run:
             several = workers > 1 and self.given["trials"] > 1
             storage = self.given["storage"]
             crew = stack.enter_context(Crew(self.store.path, folder, storage, workers)) if several else None
-            self._search(study, replays, crew)
+            self._search(study, replays, crew, TrialLog(folder))
             answer = find_answer(study, Lookup(plan, replays, self._carry(crew)), self.tell)
         return self._finished(folder, plan, study, answer, replays, verdict)
 
-    def _search(self, study: TuneStudy, replays: Replays, crew: Crew | None) -> None:
+    def _search(self, study: TuneStudy, replays: Replays, crew: Crew | None, log: TrialLog) -> None:
         trials, minutes = self.given["trials"], self.given["minutes"]
         there = len(study.trials())
         if there:
             self.tell(f"{there} of {trials} trials are there from before; {max(trials - there, 0)} to go")
 
         def noted(_: Any = None) -> None:
+            log.follow(study)
             counts, best = study.counts(), study.best()
             done = counts["complete"] + counts["pruned"] + counts["failed"]
             value = "none yet" if best is None else f"{(best.values or [0.0])[0]:.4g} {study.plan.objectives[0].unit}"

@@ -9,7 +9,7 @@ from typing import Any
 from dash import Dash
 from dash.development.base_component import Component
 
-from dashboards.pages import compare, memory, quality, requests, runs, tail, timeline, trace, verdict
+from dashboards.pages import compare, memory, quality, requests, runs, tail, timeline, trace, tuner, verdict
 from dashboards.queries import RunBook
 
 __all__ = ["PAGES", "Page"]
@@ -38,6 +38,7 @@ PAGES = (
     _page(requests, "/requests", "Requests", "What happened to this one?"),
     _page(memory, "/memory", "Memory & cache", "Is memory the limit, and is reuse lost?"),
     _page(compare, "/compare", "Compare", "Did the change help, and whom did it hurt?"),
+    _page(tuner, "/tuner", "Tuner", "What should be set, and why may I believe it?"),
     _page(trace, "/trace", "Trace", "What is this traffic?"),
     _page(quality, "/quality", "Data quality", "Can I believe this?"),
 )

@@ -1,0 +1,276 @@
+"""A study of the tuner: how far it is, what it recommends, and why that may be believed; any trial can be opened as a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
+
+from dashboards.address import parse_address
+from dashboards.interval_figure import Whisker, interval_figure
+from dashboards.markup import aria, control, data_table, figure_with_table
+from dashboards.pages.tuner_trial import columns_of, register_trial, render_trial, trial_grid
+from dashboards.palette import THEMES, Theme
+from dashboards.queries import RunBook
+from dashboards.study_figures import front_figure, history_figure, levels_figure, shares_figure, steps_figure
+from dashboards.study_rows import (
+    Effect,
+    effects_of,
+    front_of,
+    gains_of,
+    history_of,
+    levels_of,
+    steps_of,
+)
+from dashboards.study_ways import trial_rows, ways_of
+from dashboards.study_words import describe_front, describe_gains, describe_history, describe_levels, describe_steps, standing
+from dashboards.ways_figure import describe_ways, ways_data, ways_figure
+from dashboards.words import MISSING, count, percent
+from tracekit.errors import TracekitError
+from tracekit.studies import Study, list_studies, load_study
+
+__all__ = ["layout", "register", "render"]
+
+EVERY_MS = 2000
+LISTED = 100
+_OUTPUTS = (
+    ("tn-study", "options"), ("tn-study", "value"), ("tn-said", "children"), ("tn-error", "children"), ("tn-trial", "children"),
+    ("tn-answer", "children"), ("tn-body", "children"), ("tn-grid", "rowData"), ("tn-grid", "columnDefs"), ("tn-all", "data"),
+    ("tn-drawn", "data"),
+)  # fmt: skip
+
+
+def layout() -> Any:
+    brush = [
+        control("Keep trials by", "tn-axis", dcc.Dropdown(id="tn-axis", placeholder="an axis"), style={"minWidth": "260px"}),
+        control("from level", "tn-from", dcc.Dropdown(id="tn-from", placeholder="lowest"), style={"minWidth": "120px"}),
+        control("to level", "tn-to", dcc.Dropdown(id="tn-to", placeholder="highest"), style={"minWidth": "120px"}),
+        html.Button("All trials", id="tn-clear", type="button"),
+        html.Span(id="tn-chosen", role="status", className="quiet"),
+    ]
+    return html.Div(
+        [
+            html.H1("Tuner"),
+            html.Div(
+                [
+                    control(
+                        "Study",
+                        "tn-study",
+                        dcc.Dropdown(id="tn-study", clearable=False, placeholder="no study yet"),
+                        style={"minWidth": "420px"},
+                    )
+                ],
+                className="controls",
+                role="group",
+                **aria("Which study"),
+            ),
+            html.P("Loading …", id="tn-said", className="verdict", role="status"),
+            html.P(id="tn-error", className="notice", role="alert"),
+            html.Div(id="tn-answer"),
+            html.Div(id="tn-body"),
+            html.Div(brush, className="controls", role="group", **aria("Which trials are marked"), id="tn-brush"),
+            html.H2("All trials"),
+            html.P("Choose a trial to open it: its Verdict and its Timeline.", className="hint"),
+            html.Div(id="tn-trial", role="region", **aria("The chosen trial")),
+            trial_grid(),
+            dcc.Interval(id="tn-tick", interval=EVERY_MS),
+            dcc.Store(id="tn-all"),
+            dcc.Store(id="tn-drawn"),
+            dcc.Store(id="tn-moved"),
+            dcc.Store(id="tn-painted"),
+        ]
+    )
+
+
+def register(app: Dash, book: RunBook) -> None:
+    """The address asks for an answer; what is drawn already is not sent again. Brushing is the browser's alone."""
+
+    def show(search: str | None, theme: str | None, _: int | None, drawn: list[Any] | None) -> tuple[Any, ...]:
+        return render(book, search, theme if theme in THEMES else "light", drawn)
+
+    inputs = [Input("url", "search"), Input("theme", "data"), Input("tn-tick", "n_intervals")]
+    app.callback([Output(*each) for each in _OUTPUTS], *inputs, State("tn-drawn", "data"))(show)
+    # Dash has no types for these.
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("ways", "choose"),
+        Output("tn-moved", "data"),
+        Input("tn-study", "value"),
+        Input("tn-grid", "selectedRows"),
+        Input("tn-axis", "value"),
+        Input("tn-from", "value"),
+        Input("tn-to", "value"),
+        Input("tn-clear", "n_clicks"),
+        State("url", "search"),
+        State("tn-drawn", "data"),
+        prevent_initial_call=True,
+    )
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("ways", "paint"),
+        Output("tn-painted", "data"),
+        Input("url", "search"),
+        Input("tn-all", "data"),
+    )
+    register_trial(app, book)
+
+
+def render(book: RunBook, search: str | None, theme: str, drawn: list[Any] | None = None) -> tuple[Any, ...]:
+    """What the page shows for an address, in the order of ``_OUTPUTS``. ``drawn``: the mark of what it shows already."""
+    address = parse_address(search)
+    keep = [no_update] * 5
+    try:
+        study = load_study(book.store, address.study or "last")
+        options = [_option(each) for each in list_studies(book.store)[:LISTED]]
+    except TracekitError as error:
+        return [], None, "", str(error), None, None, None, [], no_update, None, None
+    mark = [study.key, study.changed, study.state, theme]
+    state, panel = standing(study), render_trial(book, study, address)
+    if mark == drawn:
+        return options, study.key, state, "", panel, no_update, *keep
+    look, rows = THEMES[theme], trial_rows(study)
+    ways = ways_of(study)
+    data = None if ways is None else ways_data(ways)
+    shown = {"ways": data, "rows": rows}
+    body = list(_body(study, look))
+    return options, study.key, state, "", panel, list(_answer(study)), body, rows, columns_of(study), shown, mark
+
+
+def _option(study: Study) -> dict[str, str]:
+    return {"value": study.key, "label": f"{study.key[:8]} · {study.trace} · {len(study.trials)} trials · {study.state}"}
+
+
+def _answer(study: Study) -> Iterator[Any]:
+    """What to set, in words and as flags to copy."""
+    answer = study.answer
+    if answer is None:
+        yield html.P("No answer yet: it comes when the search has ended and has been proved on other windows.", className="hint")
+        return
+    yield html.H2("What to set")
+    head = "CHANGE" if answer["recommended"] else "NO CHANGE RECOMMENDED"
+    yield html.P([html.Strong(head), f": {answer['why']}."], className="advice")
+    if answer["recommended"]:
+        lines = {"vLLM": answer["flags"], "tracekit": " ".join(f"--set {each}" for each in answer["sets"])}
+        for name, text in lines.items():
+            if text:
+                copy = dcc.Clipboard(content=text, title=f"Copy the flags for {name}", className="copy")
+                yield html.Div([html.Span(name, className="quiet"), html.Code(text, className="flags"), copy], className="ways")
+    changes = [
+        [c["knob"], str(c["old"]), str(c["new"]), "follows from the others" if c["derived"] else ""]
+        for c in answer.get("changes", ())
+    ]
+    if changes:
+        yield data_table(("Knob", "Now", "Then", ""), changes, caption="What differs from the current policy", numeric=9)
+    before, after = ([each["id"] for each in answer.get(name, ())] for name in ("findings", "findings_after"))
+    if before and "findings_after" in answer:
+        said = [f"{each} ({'still there' if each in after else 'gone'})" for each in before]
+        yield html.P(f"What the current policy suffers from, and what is left of it: {', '.join(said)}.", className="summary")
+
+
+def _body(study: Study, theme: Theme) -> Iterator[Any]:
+    yield from _proof(study, theme)
+    yield from _search(study, theme)
+    yield from _plateau(study, theme)
+    ways = ways_of(study)
+    if ways is not None:
+        yield html.H2("All knobs at once")
+        yield figure_with_table(
+            "tn-ways", ways_figure(ways, theme), describe_ways(ways), ("Axis", "Levels"),
+            [[axis.name, ", ".join(axis.ticks)] for axis in ways.axes],
+        )  # fmt: skip
+
+
+def _proof(study: Study, theme: Theme) -> Iterator[Any]:
+    for title, name, effects in (
+        ("What it brings on traffic that was not searched", "tn-gains", gains_of(study)),
+        ("Which change does it", "tn-ablation", effects_of(study)),
+    ):
+        drawn = [each for each in effects if each.estimate is not None]
+        if not drawn:
+            continue
+        yield html.H2(title)
+        rows = [
+            [_label(e), _gain(e.estimate), _gain(e.low), _gain(e.high), count(e.n), count(e.requests), e.reason or ""]
+            for e in effects
+        ]
+        head = ("Case", "Gain", "from", "to", "Windows", "Requests", "")
+        figure = interval_figure([_whisker(each) for each in drawn], theme, "SLO-goodput against the current policy, %")
+        yield figure_with_table(name, figure, describe_gains(effects), head, rows)
+    losers = (study.answer or {}).get("losers")
+    if losers:
+        yield html.H2("Who loses")
+        rows = [[g["kind"], g["name"], percent(g["before"]), percent(g["after"]), count(g["n"])] for g in losers["groups"][:50]]
+        said = (f"{count(losers['won'])} requests meet their SLO only now, {count(losers['lost'])} no longer do, of"
+                f" {count(losers['n'])} on the windows held out.")  # fmt: skip
+        yield html.P(said, className="summary")
+        yield data_table(("By", "Group", "Attained now", "then", "n"), rows, caption="Largest loss first", numeric=2)
+
+
+def _search(study: Study, theme: Theme) -> Iterator[Any]:
+    history, front = history_of(study), front_of(study)
+    if len(history.trial):
+        yield html.H2("The search")
+        rows = [
+            [str(n), state, _number(value), _number(best)]
+            for n, state, value, best in zip(history.trial, history.state, history.value, history.best, strict=True)
+        ]
+        figure = history_figure(history, theme)
+        yield figure_with_table("tn-history", figure, describe_history(history), ("Trial", "State", "Value", "Best so far"), rows)
+    if front is not None:
+        yield html.H2("What the trials trade")
+        order = front.front.argsort(kind="stable")[::-1]
+        rows = [
+            [
+                str(front.trial[i]),
+                _number(front.x[i]),
+                _number(front.y[i]),
+                "yes" if front.inside[i] else "no",
+                "yes" if front.front[i] else "",
+            ]
+            for i in order
+        ]
+        head = ("Trial", f"{front.names[0]}, {front.units[0]}", f"{front.names[1]}, {front.units[1]}", "Within", "On the front")
+        yield figure_with_table("tn-front", front_figure(front, theme), describe_front(front), head, rows)
+
+
+def _plateau(study: Study, theme: Theme) -> Iterator[Any]:
+    steps, levels = steps_of(study), levels_of(study)
+    if steps:
+        yield html.H2("Plateau or cliff")
+        rows = [[f"{s.knob} = {s.level}", f"{100 * (s.ratio - 1):+.1f} %", "cliff" if s.cliff else ""] for s in steps]
+        yield figure_with_table("tn-steps", steps_figure(steps, theme), describe_steps(steps), ("One step", "Change", ""), rows)
+    if any(any(row.n) for row in levels):
+        yield html.H2("Each knob")
+        rows = [
+            [f"{row.knob} = {row.levels[at]}", _number(row.best[at]), _number(row.median[at]), count(row.n[at])]
+            for row in levels
+            for at in range(len(row.levels))
+        ]
+        figure = levels_figure(levels, f"{study.objectives[0].name}, {study.objectives[0].unit}", theme)
+        yield figure_with_table("tn-levels", figure, describe_levels(levels), ("Level", "Best", "Median", "Trials"), rows)
+    shares = (study.answer or {}).get("importance") or {}
+    if shares:
+        yield html.H2("Which knobs mattered")
+        first = next(iter(shares))
+        said = f"{first} explains most of what differs between the trials: {100 * shares[first]:.0f} % of it (PED-ANOVA)."
+        rows = [[name, percent(share)] for name, share in shares.items()]
+        yield figure_with_table("tn-shares", shares_figure(shares, theme), said, ("Knob", "Share"), rows)
+
+
+def _whisker(effect: Effect) -> Whisker:
+    assert effect.estimate is not None
+    low, high = effect.low, effect.high
+    clear = low is not None and high is not None and (low > 0 or high < 0)
+    verdict = "unclear" if not clear else "better" if effect.estimate > 0 else "worse"
+    return Whisker(_label(effect), effect.estimate, low, high, verdict, f"(n {effect.n} windows, {effect.requests:,} requests)")
+
+
+def _label(effect: Effect) -> str:
+    return f"{effect.group}: {effect.label}"
+
+
+def _gain(value: float | None) -> str:
+    return MISSING if value is None else f"{100 * value:+.1f} %"
+
+
+def _number(value: float | None) -> str:
+    return MISSING if value is None or value != value else f"{value:,.4g}"

@@ -1,0 +1,120 @@
+"""The Tuner page's sentences: how a study stands, and each of its figures in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dashboards.study_rows import Effect, Front, History, KnobLevels, Step, best_of
+from dashboards.words import count, percent, seconds
+from tracekit.studies import Study
+
+__all__ = [
+    "describe_front",
+    "describe_gains",
+    "describe_history",
+    "describe_levels",
+    "describe_steps",
+    "figure_value",
+    "standing",
+]
+
+
+def standing(study: Study) -> str:
+    """How the search stands, how far it is, and what to do where it has stopped."""
+    ended = {state: sum(trial.state == state for trial in study.trials) for state in ("complete", "pruned", "fail")}
+    done = f"{count(len(study.trials))} of {count(study.wanted)} trials"
+    parts = ", ".join(f"{count(n)} {name}" for name, n in (("complete", ended["complete"]), ("pruned", ended["pruned"]),
+                                                            ("failed", ended["fail"])) if n)  # fmt: skip
+    best = best_of(study)
+    found = (
+        "" if best is None else f" Best so far: trial {best.number}, {figure_value(best.values[0], study.objectives[0].unit)}."
+    )
+    job = "" if study.job is None else study.job.id
+    resume = f"`tracekit jobs resume {job}` goes on where it stopped"
+    match study.state:
+        case "running" | "queued":
+            left = (study.job.progress or {}).get("eta_s") if study.job is not None else None
+            when = f", about {seconds(left)} left" if left else ""
+            head = f"Searching: {done}{when}."
+        case "finished" if study.answer is not None and study.answer.get("no_search"):
+            return f"Nothing was searched: {study.answer['no_search']}."
+        case "finished":
+            head = f"Finished: {done}."
+        case "cancelled":
+            head = f"Stopped after {done}; {resume}."
+        case "lost":
+            head = f"Killed: its process is gone. {done} are kept; {resume}."
+        case "failed":
+            why = (study.job.result or {}).get("error", "") if study.job is not None else ""
+            head = f"Failed after {done}: {why}; {resume}."
+        case _:
+            head = f"{done}; the job that searched is not kept any more."
+    return f"{head} {parts.capitalize()}.{found}" if parts else head
+
+
+def figure_value(value: float, unit: str) -> str:
+    """A value with its unit."""
+    return seconds(value) if unit == "s" else f"{value:,.4g} {unit}"
+
+
+def describe_history(history: History) -> str:
+    """How the best grew over the trials."""
+    first, unit = history.objective, history.objective.unit
+    known = history.best[~(history.best != history.best)]
+    if not len(known):
+        return "No trial has completed yet."
+    last = float(known[-1])
+    reached = int(history.trial[(history.best == last).argmax()])
+    said = f"The best {first.name} is {figure_value(last, unit)}, reached at trial {reached} of {count(len(history.trial))}"
+    if history.current is None:
+        return said + "."
+    return f"{said}; the current policy (trial 0) has {figure_value(history.current, unit)}."
+
+
+def describe_front(front: Front) -> str:
+    """How many trials lie within, and the front's ends."""
+    inside, n = int(front.inside.sum()), len(front.trial)
+    limits = [
+        f"{name} ≤ {figure_value(limit, unit)}"
+        for name, unit, limit in zip(front.names, front.units, front.limits, strict=True)
+        if limit is not None
+    ]
+    where = f" ({' and '.join(limits)}, shaded)" if limits else ""
+    at = front.x[front.front].argsort(kind="stable")
+    ends = [front.trial[front.front][at[0]], front.trial[front.front][at[-1]]]
+    more = f"; {count(front.left_out)} more have no such figures" if front.left_out else ""
+    said = f"{count(inside)} of {count(n)} completed trials lie within the SLO and the constraints{where}{more}."
+    return f"{said} On the front: {count(int(front.front.sum()))} trials, from trial {ends[0]} to trial {ends[1]}."
+
+
+def describe_levels(rows: Sequence[KnobLevels]) -> str:
+    """Which level is best, knob by knob."""
+    parts = []
+    for row in rows:
+        if row.chosen is not None:
+            now = "" if row.current is None or row.current == row.chosen else f" (now {row.levels[row.current]})"
+            parts.append(f"{row.knob} {row.levels[row.chosen]}{now}")
+    best = "; ".join(parts) or "nothing yet"
+    return f"The best and the median trial at each level of a knob, whatever the others are. Recommended: {best}."
+
+
+def describe_steps(steps: Sequence[Step]) -> str:
+    """Plateau or cliff."""
+    cliffs = [f"{step.knob} = {step.level} ({100 * (step.ratio - 1):+.1f} %)" for step in steps if step.cliff]
+    worst = min(steps, key=lambda step: step.ratio)
+    if cliffs:
+        return f"A cliff beside it: {'; '.join(cliffs)}. One step of one knob, replayed on the windows of the search."
+    return (
+        f"A plateau: of {count(len(steps))} steps of one knob the worst, {worst.knob} = {worst.level}, changes"
+        f" {100 * (worst.ratio - 1):+.1f} %."
+    )
+
+
+def describe_gains(effects: Sequence[Effect]) -> str:
+    """The first gain with its interval, and whether the others agree."""
+    first = next(each for each in effects if each.estimate is not None)
+    interval = "" if first.low is None or first.high is None else f" ({percent(first.low)} to {percent(first.high)})"
+    said = f"{first.group}, {first.label}: {100 * (first.estimate or 0):+.1f} %{interval}, n {first.n} windows."
+    known = [each for each in effects if each.estimate is not None]
+    worse = [each.label for each in known if (each.estimate or 0) < 0]
+    return said + (f" Worse: {', '.join(worse)}." if worse else f" None of the {count(len(known))} cases is worse.")

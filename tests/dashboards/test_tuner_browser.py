@@ -1,0 +1,102 @@
+"""The Tuner page in a real browser: brushed, opened at a trial, a trial replayed from the page, and looked at afterwards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dashboards.browser import serving
+from tests.dashboards.studies import made_study, many_rows
+from tests.dashboards.test_browser import Watched, watch  # noqa: F401 - a fixture
+from tracekit.cli.main import main
+from tracekit.store import Store
+from tuner import tune
+
+LINES = """() => { const figure = document.querySelector('#tn-ways .js-plotly-plot');
+    return figure && figure.data && [1, 2].map(at => figure.data[at].y.filter(v => v === null || Number.isNaN(v)).length); }"""
+SAID = "said => document.getElementById('tn-chosen')?.textContent === said"
+READY = """() => { const figure = document.querySelector('#tn-ways .js-plotly-plot');
+    return figure && figure._fullLayout && figure.dataset.heard === 'yes'; }"""
+
+
+def brush(page: Any, axis: int, low: float, high: float, axes: int) -> None:
+    """Draw a box over one axis of the lines."""
+    box = page.locator("#tn-ways .nsewdrag").first.bounding_box()
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        return box["x"] + box["width"] * (x + 0.3) / (axes - 0.1), box["y"] + box["height"] * (1 - (y + 0.04) / 1.08)
+
+    page.mouse.move(*at(axis - 0.1, high))
+    page.mouse.down()
+    page.mouse.move(*at(axis + 0.1, low), steps=4)
+    page.mouse.up()
+
+
+def test_brushes_add_up_stand_in_the_address_and_mark_the_other_figures(
+    store: Store,
+    watch: Callable[..., Watched],  # noqa: F811
+) -> None:
+    rows = many_rows(300)
+    made_study(store, rows)
+    budgets = [2048, 4096]
+    seats = [128, 256]
+    one = {r["number"] for r in rows if r["estimate"] is not None and r["point"]["max_num_batched_tokens"] in budgets}
+    both = {r["number"] for r in rows if r["number"] in one and r["point"]["max_num_seqs"] in seats}
+    known = sum(row["estimate"] is not None for row in rows)
+    with serving(store.path) as url:
+        page = watch(url).open("tuner").page
+        page.wait_for_function(READY)
+        page.locator("#tn-ways").scroll_into_view_if_needed()
+        brush(page, 0, 0.2, 0.8, 4)
+        page.wait_for_function("n => document.getElementById('tn-chosen').textContent.startsWith(n + ' of')", arg=str(len(one)))
+        assert sum(page.evaluate(LINES)) == len(one)
+        brush(page, 1, 0.4, 1.01, 4)
+        said = f"{len(both)} of {known} trials are marked"
+        page.wait_for_function(SAID, arg=said)
+        assert re.search(r"br=0:0\.\d+-0\.\d+,1:0\.\d+-1$", page.url), page.url
+        marked = "() => document.querySelector('#tn-history .js-plotly-plot').data.flatMap(t => t.selectedpoints || []).length"
+        assert page.evaluate(marked) == len(both)
+        page.reload()
+        page.wait_for_function(SAID, arg=said)
+        page.locator("#tn-clear").click()
+        page.wait_for_function("() => document.getElementById('tn-chosen').textContent === ''")
+        assert sum(page.evaluate(LINES)) == known and "br=" not in page.url
+        page.goto("about:blank")  # it asks every two seconds: not a server that is going
+
+
+def test_a_trial_is_opened_replayed_and_looked_at(tmp_path: Path, watch: Callable[..., Watched]) -> None:  # noqa: F811
+    trace = tmp_path / "short.jsonl"
+    assert main(["synth", str(trace), "--requests", "120", "--arrival", "gamma:rate=8,cv=2", "--input",
+                 "lognormal:median=2500,sigma=0.8", "--output", "lognormal:median=60,sigma=0.5", "--seed", "2"]) == 0  # fmt: skip
+    db = tmp_path / "t.duckdb"
+    tune(str(trace), slo="ttft=1s,stall=60ms", windows=2, holdout=1, trials=3, workers=1, db=db)
+    with serving(db) as url:
+        page = watch(url).open("tuner").page
+        page.get_by_role("gridcell", name="2", exact=True).first.click()
+        page.get_by_role("button", name="Replay this trial with every event").click()
+        page.get_by_role("link", name="Its Verdict").click(timeout=120_000)
+        page.wait_for_function("() => /finding|nothing|slow|SLO/i.test(document.getElementById('page').textContent)")
+        assert "/verdict?run=1" in page.url
+        page.go_back()
+        page.get_by_role("link", name="Its Timeline").click()
+        page.wait_for_function("() => document.querySelectorAll('#timeline .scatterlayer .trace path.js-fill').length >= 5")
+        page.goto("about:blank")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_is_readable_in_both_themes_and_on_a_phone(
+    store: Store,
+    watch: Callable[..., Watched],  # noqa: F811
+    scheme: str,
+) -> None:
+    made_study(store, many_rows(60))
+    with serving(store.path) as url:
+        shown = watch(url, color_scheme=scheme).open("tuner?trial=3")
+        shown.page.wait_for_function(READY)
+        shown.page.set_viewport_size({"width": 390, "height": 800})
+        assert shown.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        shown.page.goto("about:blank")
