@@ -118,6 +118,10 @@ def parse_address(search: str | None) -> Address:
     ignored += [key for key, value in read.items() if key in found and value is None]
     if read["t"] is not None and read["last"] is not None:
         ignored.append("last")
+    return _address(found, read, tuple(ignored))
+
+
+def _address(found: dict[str, str], read: dict[str, Any], ignored: tuple[str, ...]) -> Address:
     return Address(
         run=read["run"] or LATEST,
         replica=read["replica"],
@@ -136,7 +140,7 @@ def parse_address(search: str | None) -> Address:
         brush=read["br"],
         experiment=read["exp"],
         capacity=read["cap"],
-        ignored=tuple(ignored),
+        ignored=ignored,
     )
 
 
