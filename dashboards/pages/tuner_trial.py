@@ -70,6 +70,8 @@ def start(book: RunBook, search: str | None) -> str:
     """Start the replay of the trial that an address names; what to say."""
     address = parse_address(search)
     try:
+        if book.read_only:
+            raise UsageError("this dashboard only reads: nothing can be started here")
         if address.trial is None:
             raise UsageError("no trial is chosen")
         study = load_study(book.store, address.study or "last")
@@ -131,7 +133,7 @@ def _ways(book: RunBook, study: Study, trial: Trial) -> list[Any]:
         live = dcc.Link("Watch its Timeline", href="/timeline" + Address(run=name).search(), className="button")
         return [html.P(f"It is being replayed{share}.", className="status"), html.Div(live, className="ways"), links]
     why = "" if job is None or job.state == "finished" else f" The last try {job.state}: {(job.result or {}).get('error', '')}"
-    again = html.Button("Replay this trial with every event", id="tn-replay", type="button")
+    again = html.Button("Replay this trial with every event", id="tn-replay", type="button", disabled=book.read_only)
     command = html.Code(f"tracekit trial {study.key[:8]} {trial.number}", className="flags")
     hint = html.P(f"A search keeps outcomes only: its Verdict and Timeline need one more replay.{why}", className="hint")
     return [hint, html.Div([again, html.Span("or", className="quiet"), command], className="ways"), links]

@@ -237,6 +237,7 @@ def test_a_trial_says_its_figures_and_how_to_open_it(store: Store, study: Study)
     assert "It failed: its KV does not fit." in failed and "tn-replay" not in failed
     assert "no such trial" in shown(render_trial(book, study, Address(trial=77)))
     assert start(book, "?study=0123") == "no trial is chosen"
+    assert start(RunBook(store.path, read_only=True), "?trial=2") == "this dashboard only reads: nothing can be started here"
     assert "there is none that can be replayed" in start(book, "?trial=4")
     with pytest.raises(UsageError, match="trial 77"):
         start_trial(store, study.key, 77)
