@@ -10,6 +10,7 @@ from tracekit.diagnosis.finding import Diagnosis, Finding, Where
 from tracekit.diagnosis.ranking import Settled, ranked
 from tracekit.diagnosis.remarks import remarks_of, warnings_of
 from tracekit.diagnosis.run_data import RunData
+from tracekit.diagnosis.unnamed import expected_of
 from tracekit.diagnosis.view import View
 
 __all__ = ["diagnose", "is_material"]
@@ -28,13 +29,14 @@ def diagnose(data: RunData) -> Diagnosis:
     """What a run suffers from. Findings come in order of what they explain, consequences after their causes; none where nothing
     is wrong. Nothing is replayed: that is what proves a change."""
     view = View(data)
-    remarks, found, left = remarks_of(view), [], view.excess_ns
+    remarks, found, left, remaining = remarks_of(view), [], view.excess_ns, Remaining(view)
     if not data.has_iterations:
         remarks = ("this run kept no iterations: causes cannot be told apart; replay with --events full", *remarks)
     elif not is_material(view):
         remarks = (_nothing(view), *remarks)
     else:
-        settled, left = _settled(view)
+        settled = _settled(view, remaining)
+        left = remaining.left()
         found = [_finding(view, each) for each in ranked(settled, view.excess_ns)]
     return Diagnosis(
         findings=tuple(found),
@@ -43,12 +45,13 @@ def diagnose(data: RunData) -> Diagnosis:
         basis=view.yardstick.basis,
         remarks=remarks,
         warnings=warnings_of(view),
+        expected=expected_of(view, remaining),
     )
 
 
-def _settled(view: View) -> tuple[list[Settled], float]:
-    """Claims in the detectors' order with what each gets, those that are worth a finding; and what nobody claims, ns."""
-    remaining, settled = Remaining(view), []
+def _settled(view: View, remaining: Remaining) -> list[Settled]:
+    """Claims in the detectors' order with what each gets, those that are worth a finding; what nobody claims remains."""
+    settled = []
     for detector in DETECTORS:
         said = detector(view)
         group = () if said is None else (said,) if isinstance(said, Claim) else said
@@ -56,7 +59,7 @@ def _settled(view: View) -> tuple[list[Settled], float]:
             first, later = remaining.take(group[0])
             settled += [Settled(claim=claim, first=first, later=later) for claim in group]
     settled = _once(settled)
-    return [each for each in settled if each.claim.urgent or _is_worth(view, each)], remaining.left()
+    return [each for each in settled if each.claim.urgent or _is_worth(view, each)]
 
 
 def _once(settled: list[Settled]) -> list[Settled]:

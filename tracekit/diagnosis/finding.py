@@ -8,7 +8,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Change", "Confidence", "Diagnosis", "Evidence", "Finding", "Measure", "Outcome", "Proof", "Where"]
+__all__ = [
+    "Change",
+    "Confidence",
+    "Diagnosis",
+    "Evidence",
+    "Expected",
+    "Finding",
+    "Kind",
+    "Measure",
+    "Outcome",
+    "Proof",
+    "Unnamed",
+    "Where",
+]
 
 Confidence = Literal["high", "medium", "low"]
 Outcome = Literal["confirmed", "refuted", "within noise", "not replayed"]
@@ -104,10 +117,41 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One kind of time, summed over all requests: what a model of the engine expects, and what it was. ns."""
+
+    name: str
+    expected_ns: int
+    actual_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unnamed:
+    """An effect that no finding has a name for. ``kind``: what sort of time it shows in; ``over_ns``: request time it took,
+    ``share`` of all that requests took; ``where`` it shows."""
+
+    kind: str
+    what: str
+    over_ns: int
+    share: float
+    where: Where
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """Where the time should have gone beside where it went (the largest difference first), with ``load``, offered work over the
+    engines' time; and what of the difference has no name."""
+
+    load: float
+    kinds: tuple[Kind, ...]
+    unnamed: tuple[Unnamed, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """What a run suffers from, causes first, and what is left over. ``excess_ns``: request time beyond what ``basis`` allows;
     ``unexplained_ns``: the part of it that no finding explains. ``remarks``: what is no fault and still worth knowing;
-    ``warnings``: figures of this run that mislead.
+    ``warnings``: figures of this run that mislead; ``expected``: the model of where time should go, ``None`` without iterations.
     """
 
     findings: tuple[Finding, ...]
@@ -116,3 +160,4 @@ class Diagnosis:
     basis: str
     remarks: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    expected: Expected | None = None

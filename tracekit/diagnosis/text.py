@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracekit.diagnosis.finding import Change, Diagnosis, Evidence, Finding, Proof
+from tracekit.diagnosis.finding import Change, Diagnosis, Evidence, Expected, Finding, Proof
 from tracekit.diagnosis.run_data import RunData
 from tracekit.diagnosis.verdict import flags_of
-from tracekit.diagnosis.wording import CALM, change_text, figure_text, headline, recommended, title
+from tracekit.diagnosis.wording import CALM, besides, change_text, figure_text, headline, recommended, title
 from tracekit.metrics.wording import share, span_text
 
 __all__ = ["render_diagnosis", "three_lines"]
 
 EVIDENCE = 6
+LEAST_KIND = 0.001
+"""Of all the time that requests took: a kind of time with less is left out."""
 _SHOWN_FIGURES = (
     "ttft p50",
     "ttft p99",
@@ -27,7 +29,8 @@ _SHOWN_FIGURES = (
 
 
 def three_lines(diagnosis: Diagnosis, more: str) -> list[str]:
-    """The verdict without proof: what is wrong, what might help, and ``more``, the command that replays it."""
+    """The verdict without proof: what is wrong, what might help, and ``more``, the command that replays it. A fourth line where
+    a large effect has no name."""
     lines = [f"verdict: {headline(diagnosis)}"]
     cause = next((each for each in diagnosis.findings if each.under is None), None)
     advice = None if cause is None else recommended(cause)
@@ -38,6 +41,9 @@ def three_lines(diagnosis: Diagnosis, more: str) -> list[str]:
     else:
         price = f"; price: {advice[0].price}" if advice[0].price else ""
         lines.append(f"change:  {change_text(advice[0])} is proposed, not replayed yet{price}")
+    effect = besides(diagnosis)
+    if effect is not None and effect.what not in lines[0]:
+        lines.append(f"besides: {effect.what}; it has no name here")
     return [*lines, f"more:    {more}"]
 
 
@@ -52,6 +58,8 @@ def render_diagnosis(data: RunData, diagnosis: Diagnosis, *, replayed: bool, lim
         first = "NOT EXPLAINED" if rest > CALM and diagnosis.findings else "not explained"
         lines.append(f"{first}: {share(rest)} of it")
     lines += [f"warning: {each}" for each in diagnosis.warnings]
+    if diagnosis.expected is not None:
+        lines += ["", *_expected(diagnosis.expected)]
     number = 0
     for finding in diagnosis.findings[:limit]:
         if finding.under is None:
@@ -63,6 +71,26 @@ def render_diagnosis(data: RunData, diagnosis: Diagnosis, *, replayed: bool, lim
     if diagnosis.remarks:
         lines += ["", *(f"remark: {each}" for each in diagnosis.remarks)]
     return "\n".join(lines)
+
+
+def _expected(expected: Expected) -> Iterator[str]:
+    """The model beside the run: every kind of time that counts, and what has no name."""
+    total = max(sum(each.actual_ns for each in expected.kinds), 1)
+    yield f"where the time should go and where it went, all requests together (load {expected.load:.2f}):"
+    for each in expected.kinds:
+        if max(each.expected_ns, each.actual_ns) >= LEAST_KIND * total:
+            over = each.actual_ns - each.expected_ns
+            sign = "+" if over >= 0 else "-"
+            yield (f"   {each.name.replace('_', ' '):14} should {span_text(each.expected_ns):>9}   went"
+                   f" {span_text(each.actual_ns):>9}   {sign}{span_text(abs(over))}")  # fmt: skip
+    if not expected.unnamed:
+        yield "   no effect without a name stands out of the difference"
+    for effect in expected.unnamed:
+        yield f"NO NAME YET: {effect.what} ({share(effect.share)} of all that requests took)"
+        where = effect.where
+        worst = f"; worst iterations {', '.join(_iteration(each) for each in where.iterations[:4])}" if where.iterations else ""
+        slow = f"; requests {', '.join(map(str, where.requests[:5]))}" if where.requests else ""
+        yield f"   where      {where.t0_ns / 1e9:,.1f} s to {where.t1_ns / 1e9:,.1f} s{worst}{slow}"
 
 
 def _finding(data: RunData, finding: Finding, mark: str, replayed: bool) -> Iterator[str]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from tracekit import __version__
 from tracekit.diagnosis.changes import TRAFFIC
-from tracekit.diagnosis.finding import Change, Diagnosis, Evidence, Finding, Proof
+from tracekit.diagnosis.finding import Change, Diagnosis, Evidence, Expected, Finding, Proof, Where
 from tracekit.diagnosis.run_data import RunData
 from tracekit.diagnosis.wording import headline, recommended, title
 from tracekit.diagnosis.yardstick import MEASURES, times_ns
@@ -47,6 +47,7 @@ def build_verdict(data: RunData, diagnosis: Diagnosis, *, budget: int | None, li
         "basis": diagnosis.basis,
         "excess_s": diagnosis.excess_ns / 1e9,
         "unexplained": {"excess_s": diagnosis.unexplained_ns / 1e9, "share": diagnosis.unexplained_ns / total},
+        "expected": None if diagnosis.expected is None else _expected(diagnosis.expected),
         "findings": [_finding(data, each, budget is not None) for each in shown],
         "findings_left_out": len(diagnosis.findings) - len(shown),
         "remarks": list(diagnosis.remarks),
@@ -106,13 +107,23 @@ def _finding(data: RunData, finding: Finding, replayed: bool) -> dict[str, Any]:
         "confidence": finding.confidence, "because": finding.because, "measure": finding.measure,
         "classes": list(finding.classes), "excess_s": finding.excess_ns / 1e9, "share_of_excess": finding.share,
         "evidence": [_evidence(each) for each in finding.evidence],
-        "where": {"t0_s": finding.where.t0_ns / 1e9, "t1_s": finding.where.t1_ns / 1e9,
-                  "iterations_top": [list(each) for each in finding.where.iterations],
-                  "requests_top": list(finding.where.requests)},
+        "where": _where(finding.where),
         "not": list(finding.is_not), "recommend": chosen,
         "confirmed_by_replay": None if not replayed else advice is not None and advice[1] is not None,
         "tried": [{**_change(data, each.change, each), "proposed": each.change in finding.changes} for each in tried],
     }  # fmt: skip
+
+
+def _where(where: Where) -> dict[str, Any]:
+    return {"t0_s": where.t0_ns / 1e9, "t1_s": where.t1_ns / 1e9, "iterations_top": [list(each) for each in where.iterations],
+            "requests_top": list(where.requests)}  # fmt: skip
+
+
+def _expected(expected: Expected) -> dict[str, Any]:
+    kinds = [{"kind": k.name, "expected_s": k.expected_ns / 1e9, "actual_s": k.actual_ns / 1e9} for k in expected.kinds]
+    unnamed = [{"kind": e.kind, "what": e.what, "over_s": e.over_ns / 1e9, "share_of_time": e.share, "where": _where(e.where)}
+               for e in expected.unnamed]  # fmt: skip
+    return {"load": expected.load, "kinds": kinds, "unnamed": unnamed}
 
 
 def _evidence(each: Evidence) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tracekit.diagnosis.finding import Change, Diagnosis, Finding, Proof
+from tracekit.diagnosis.finding import Change, Diagnosis, Finding, Proof, Unnamed
 from tracekit.diagnosis.proof import confirmed
 from tracekit.metrics.wording import share, span_text
 
-__all__ = ["change_text", "figure_text", "headline", "recommended", "title"]
+__all__ = ["besides", "change_text", "figure_text", "headline", "recommended", "title"]
 
 _TITLES = {
     "QUEUE_BUDGET": "waiting because every iteration's token budget is spent",
@@ -30,6 +30,9 @@ _TITLES = {
 }
 CALM = 0.2
 """A share of the excess that no finding explains: beyond, it is said before anything is recommended."""
+
+LARGE = 0.1
+"""Of all the time that requests took: an effect without a name that takes as much is part of the verdict."""
 
 
 def title(name: str) -> str:
@@ -57,11 +60,19 @@ def headline(diagnosis: Diagnosis) -> str:
     if not causes and diagnosis.excess_ns > 0 and diagnosis.unexplained_ns > CALM * diagnosis.excess_ns and not _calm(diagnosis):
         return f"what is slow ({span_text(diagnosis.excess_ns)} in excess) is not explained by anything that is looked for here"
     if not causes:
-        return next((each for each in diagnosis.remarks if each.startswith("nothing is wrong")), "nothing is wrong")
+        calm = next((each for each in diagnosis.remarks if each.startswith("nothing is wrong")), "nothing is wrong")
+        effect = besides(diagnosis)
+        return calm if effect is None else f"{calm}; and yet {effect.what}"
     text = f"{causes[0].id}: {causes[0].what}"
     if len(causes) > 1:
         text += f"; also {', '.join(each.id for each in causes[1:3])}"
     return text
+
+
+def besides(diagnosis: Diagnosis) -> Unnamed | None:
+    """The largest effect without a name, where it is large enough to stand in the verdict."""
+    effects = () if diagnosis.expected is None else diagnosis.expected.unnamed
+    return effects[0] if effects and effects[0].share >= LARGE else None
 
 
 def _calm(diagnosis: Diagnosis) -> bool:
