@@ -5,14 +5,24 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from replay_engine.config import ConfigError, SchedulerConfig
 from replay_engine.settings_file import one_line
 
-__all__ = ["KNOBS", "SIZING", "ServeCommand", "knob_value", "looks_like_command", "render_flags", "split_command", "typed_value"]
+__all__ = [
+    "KNOBS",
+    "SIZING",
+    "ServeCommand",
+    "knob_value",
+    "looks_like_command",
+    "render_flags",
+    "split_command",
+    "typed_value",
+    "with_flags",
+]
 
 SIZING = {"gpu_memory_utilization": "float", "kv_cache_memory_bytes": "int"}
 """Settings that decide the number of KV blocks where it is not given. They are vLLM's, but not its scheduler's."""
@@ -98,12 +108,8 @@ def looks_like_command(text: str) -> bool:
 def split_command(text: str) -> ServeCommand:
     """Read ``[ENV=x] vllm serve MODEL --flag value ...`` (or the module form). Flags that no scheduling decision depends
     on are listed in ``notes`` as ignored; a known flag with a wrong value raises ``ConfigError``."""
-    try:
-        words = shlex.split(text.replace("\\\r\n", " ").replace("\\\n", " "))
-    except ValueError as error:
-        raise ConfigError(f"vllm command: {one_line(error)}; expected balanced quotes") from None
-    starts = [i for i, w in enumerate(words) if w == "serve" or w.startswith("vllm.entrypoints")]
-    model, settings, ignored = _scan(words[starts[0] + 1 :] if starts else words)
+    words, start = _words(text)
+    model, settings, ignored = _scan(words[start:])
     bounds = {knob: _whole_number(f"--{flag}", ignored.pop(flag) or "") for flag, knob in _BOUNDS.items() if flag in ignored}
     parallel = ignored.pop("tensor-parallel-size", None)
     model = model or ignored.pop("model", None)
@@ -117,32 +123,73 @@ def split_command(text: str) -> ServeCommand:
     )
 
 
-def _scan(words: list[str]) -> tuple[str | None, dict[str, Any], dict[str, str | None]]:
-    """The model, the scheduler's settings, and the flags (with their values) that are none."""
-    settings: dict[str, Any] = {}
-    ignored: dict[str, str | None] = {}
-    model: str | None = None
+def with_flags(text: str, drop: Collection[str], add: Sequence[str]) -> str:
+    """The command without the flags of the knobs ``drop``, and with ``add`` at its end; all else as it was. Knobs by their names
+    in ``KNOBS``, or the queue bounds'. Errors as ``split_command``."""
+    words, start = _words(text)
+    kept = words[:start]
+    for piece in _pieces(words[start:]):
+        if (piece.knob or _BOUNDS.get(piece.flag)) not in drop or not piece.flag:
+            kept += piece.words
+    return " ".join([shlex.join(kept), *add])
+
+
+def _words(text: str) -> tuple[list[str], int]:
+    """The words of a command line, and where what follows the verb begins."""
+    try:
+        words = shlex.split(text.replace("\\\r\n", " ").replace("\\\n", " "))
+    except ValueError as error:
+        raise ConfigError(f"vllm command: {one_line(error)}; expected balanced quotes") from None
+    starts = [i for i, w in enumerate(words) if w == "serve" or w.startswith("vllm.entrypoints")]
+    return words, starts[0] + 1 if starts else 0
+
+
+class _Piece(NamedTuple):
+    """A flag with its value, or a word that is none (``flag`` empty); ``given``: it has a value."""
+
+    words: list[str]
+    flag: str
+    knob: str | None
+    negated: bool
+    given: bool
+    value: str
+
+
+def _pieces(words: list[str]) -> Iterator[_Piece]:
     at = 0
     while at < len(words):
         word = words[at]
         at += 1
         if not re.match(r"--?[A-Za-z]", word):
-            model = model or word
+            yield _Piece([word], "", None, False, True, word)
             continue
         flag, glued, value = _flag(word)
         knob, negated = _knob(flag)
-        if knob is not None and KNOBS[knob] == "bool":
-            settings[knob] = (knob_value(knob, value) if glued else True) is not negated
-            continue
-        if not glued and flag not in _SWITCHES and at < len(words) and (knob or not words[at].startswith("-")):
+        own, switch = [word], flag in _SWITCHES or (knob is not None and KNOBS[knob] == "bool")
+        if not glued and not switch and at < len(words) and (knob or not words[at].startswith("-")):
             value, glued = words[at], True
+            own.append(value)
             at += 1
-        if knob is None:
-            ignored[flag] = value if glued else None
-        elif not glued:
+        yield _Piece(own, flag, knob, negated, glued, value)
+
+
+def _scan(words: list[str]) -> tuple[str | None, dict[str, Any], dict[str, str | None]]:
+    """The model, the scheduler's settings, and the flags (with their values) that are none."""
+    settings: dict[str, Any] = {}
+    ignored: dict[str, str | None] = {}
+    model: str | None = None
+    for piece in _pieces(words):
+        flag, knob = piece.flag, piece.knob
+        if not flag:
+            model = model or piece.value
+        elif knob is None:
+            ignored[flag] = piece.value if piece.given else None
+        elif KNOBS[knob] == "bool":
+            settings[knob] = (knob_value(knob, piece.value) if piece.given else True) is not piece.negated
+        elif not piece.given:
             raise ConfigError(f"--{flag}: no value; expected --{flag} VALUE")
         else:
-            _set(settings, knob, flag, value)
+            _set(settings, knob, flag, piece.value)
     return model, settings, ignored
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from replay_engine.policy import Policy, apply_set, build_policy
+from replay_engine.policy import Policy, apply_set
 from replay_engine.profile import DEFAULT_PROFILE, Profile, load_profile
 from tracekit.errors import UsageError, shown
+from tracekit.policy_source import policy_from
 
 if TYPE_CHECKING:
     from replay_engine.config import SchedulerConfig
@@ -76,7 +77,7 @@ def settle_engine(given: dict[str, Any]) -> EngineSetup:
         raise UsageError(f"--model {shown(model)}: the simulator computes no model; expected --engine torch, or --profile")
     profile = load_profile(given["profile"] or DEFAULT_PROFILE)
     line = f"engine: simulator, {profile.describe()}" + ("" if given["profile"] else "; choose another with --profile")
-    return EngineSetup(profile=profile, policy=build_policy(profile, given["policy"], given["sets"]), torch=None, line=line)
+    return EngineSetup(profile=profile, policy=policy_from(profile, given["policy"], given["sets"]), torch=None, line=line)
 
 
 def _cuda() -> bool:
@@ -99,7 +100,7 @@ def _torch_setup(given: dict[str, Any], model: str | None) -> EngineSetup:
     options = EngineOptions(model=name, seed=given["seed"])
     loaded = load_model(options)
     profile = engine_profile(loaded)
-    policy = build_policy(profile, given["policy"], given["sets"])
+    policy = policy_from(profile, given["policy"], given["sets"])
     if policy.estimated:
         share = policy.settings.get("gpu_memory_utilization", options.memory_share)
         largest = max([policy.scheduler, *policy.engines.values()], key=lambda config: config.token_budget)

@@ -8,16 +8,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["ENGINES", "ROWS", "Engine", "FlagRow"]
+__all__ = ["CHECKED", "ENGINES", "ROWS", "Engine", "FlagRow"]
 
 Engine = Literal["vllm", "sglang", "tensorrt_llm"]
 ENGINES: tuple[Engine, ...] = ("vllm", "sglang", "tensorrt_llm")
+CHECKED: dict[Engine, tuple[str, str]] = {
+    "vllm": ("vLLM", "0.33.0"), "sglang": ("SGLang", "0.5.23"), "tensorrt_llm": ("TensorRT-LLM", ""),
+}  # fmt: skip
+"""Each engine's name, and the newest version of it that the rows were held against."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlagRow:
     """``flag`` with ``{value}`` (or ``{tokens}``, ``{conservativeness}``: derived from it); empty: the engine has none, and
-    ``why`` says so. ``values``: only for these; ``since``: first version of the engine that knows it."""
+    ``why`` says so. ``values``: only for these; ``since``: first version of the engine that knows it. ``already``: it does so
+    without being told, so that nothing is lacking."""
 
     knob: str
     engine: Engine
@@ -25,23 +30,33 @@ class FlagRow:
     values: tuple[str, ...] = ()
     since: str = ""
     why: str = ""
+    already: bool = False
 
 
-def _all(knob: str, vllm: str, sglang: str, tensorrt: str = "", since: str = "", why: str = "no such knob") -> list[FlagRow]:
+def _all(
+    knob: str, vllm: str, sglang: str, tensorrt: str = "", *, since: str = "", why: str = "no such knob",
+    neutral: tuple[str, ...] = (),
+) -> list[FlagRow]:  # fmt: skip
+    """``neutral``: values under which a knob does nothing, so that an engine without it is as good."""
     flags: tuple[tuple[Engine, str], ...] = (("vllm", vllm), ("sglang", sglang), ("tensorrt_llm", tensorrt))
-    return [
+    lacking = [FlagRow(knob, engine, "", neutral, why=why, already=True) for engine, flag in flags if neutral and not flag]
+    return lacking + [
         FlagRow(knob, engine, flag, since=since if engine == "vllm" else "", why="" if flag else why) for engine, flag in flags
     ]
 
 
-def _switch(knob: str, on: dict[Engine, str], off: dict[Engine, str], *, since: str = "", why: str = "") -> list[FlagRow]:
+def _switch(
+    knob: str, on: dict[Engine, str], off: dict[Engine, str], *, since: str = "", why: str = "", holds: str = "true"
+) -> list[FlagRow]:
+    """``holds``: what an engine without a flag does."""
     rows = []
     for engine in ENGINES:
         for value, flags in (("true", on), ("false", off)):
             flag = flags.get(engine, "")
             rows.append(
-                FlagRow(knob, engine, flag, (value,), since if engine == "vllm" else "", "" if flag else why or "no such switch")
-            )
+                FlagRow(knob, engine, flag, (value,), since if engine == "vllm" else "", "" if flag else why or "no such switch",
+                        already=not flag and value == holds)
+            )  # fmt: skip
     return rows
 
 
@@ -73,24 +88,28 @@ ROWS: tuple[FlagRow, ...] = (
     *_all("block_size", "--block-size {value}", "--page-size {value}", "kv_cache_config.tokens_per_block: {value}"),
     *_all(
         "long_prefill_token_threshold", "--long-prefill-token-threshold {value}", "", "",
-        why="no cap on one prompt's share of an iteration",
+        why="no cap on one prompt's share of an iteration", neutral=("0",),
     ),
     *_switch(
         "long_prefill_token_threshold_adaptive", {"vllm": "--long-prefill-token-threshold-adaptive"},
-        {"vllm": "--no-long-prefill-token-threshold-adaptive"}, since="0.33.0",
+        {"vllm": "--no-long-prefill-token-threshold-adaptive"}, since="0.33.0", holds="false",
     ),
     *_switch(
         "scheduler_reserve_full_isl", {"vllm": "--scheduler-reserve-full-isl"}, {"vllm": "--no-scheduler-reserve-full-isl"},
         why="admission counts the whole prompt there in any case",
     ),
-    *_all("watermark", "--watermark {value}", "", "", since="0.24.0", why="no share of KV blocks is kept free for admission"),
+    *_all(
+        "watermark", "--watermark {value}", "", "", since="0.24.0", why="no share of KV blocks is kept free for admission",
+        neutral=("0", "0.0"),
+    ),
     *_all(
         "prefill_schedule_interval", "--prefill-schedule-interval {value}", "--prefill-decode-interval {value}", "",
-        since="0.33.0",
+        since="0.33.0", neutral=("1",),
     ),
     FlagRow("policy", "vllm", "--scheduling-policy {value}"),
     FlagRow("policy", "sglang", "--schedule-policy fcfs", ("fcfs",)),
     FlagRow("policy", "sglang", "--enable-priority-scheduling --schedule-low-priority-values-first", ("priority",)),
+    FlagRow("policy", "tensorrt_llm", "", ("fcfs",), why="requests are taken in order of arrival", already=True),
     FlagRow("policy", "tensorrt_llm", why="requests are taken in order of arrival"),
     *_switch(
         "enable_chunked_prefill", {"vllm": "--enable-chunked-prefill", "tensorrt_llm": "enable_chunked_prefill: true"},
@@ -117,25 +136,29 @@ ROWS: tuple[FlagRow, ...] = (
     ),
     *_nowhere("engine_version", "another release, not a flag"),
     # batching
-    FlagRow("batching.step", "vllm", "", ("mixed", "decode_first"), why=_MIXES),
+    FlagRow("batching.step", "vllm", "", ("mixed", "decode_first"), why=_MIXES, already=True),
     FlagRow("batching.step", "vllm", "", ("prefill_first", "interleave"), why="it always mixes prefill and decode"),
     FlagRow("batching.step", "sglang", "--enable-mixed-chunk", ("mixed", "decode_first")),
-    FlagRow("batching.step", "sglang", "", ("prefill_first",), why="its default, without --enable-mixed-chunk"),
+    FlagRow("batching.step", "sglang", "", ("prefill_first",), why="its default, without --enable-mixed-chunk", already=True),
     FlagRow("batching.step", "sglang", "", ("interleave",), why="it alternates by demand; the nearest is --enable-mixed-chunk"),
-    FlagRow("batching.step", "tensorrt_llm", "", why="it mixes prefill and decode"),
+    FlagRow("batching.step", "tensorrt_llm", "", ("mixed", "decode_first"), why="it mixes prefill and decode", already=True),
+    FlagRow("batching.step", "tensorrt_llm", why="it mixes prefill and decode"),
     *_nowhere("batching.interleave", "no engine alternates in a fixed proportion"),
     FlagRow(
         "batching.max_partial_prefills", "vllm",
         why="releases up to 0.24 accept --max-num-partial-prefills and V1's scheduler ignores it; later ones have no such flag",
     ),
+    FlagRow("batching.max_partial_prefills", "sglang", "", ("1",), why="one prompt at a time is partly prefilled", already=True),
     FlagRow("batching.max_partial_prefills", "sglang", why="one prompt at a time may be partly prefilled, always"),
     FlagRow("batching.max_partial_prefills", "tensorrt_llm", why="no such knob"),
     *_nowhere("batching.decode_reserve", "no part of the token budget can be kept for decodes"),
     *_nowhere("batching.chunk_align", "follows from the model and its KV blocks, it cannot be set alone"),
-    FlagRow("batching.output_reserve", "vllm", "", ("none",), why="it never reserves for output; nothing is to be set"),
+    FlagRow("batching.output_reserve", "vllm", "", ("none",), why="it never reserves for output; nothing is to be set",
+            already=True),
     FlagRow("batching.output_reserve", "vllm", why="it reserves nothing for output; --watermark is the nearest"),
     FlagRow("batching.output_reserve", "sglang", "--schedule-conservativeness 0", ("none",)),
-    FlagRow("batching.output_reserve", "sglang", "", ("max_tokens",), why="it always counts max_tokens, clipped"),
+    FlagRow("batching.output_reserve", "sglang", "", ("max_tokens",), why="it always counts max_tokens, clipped",
+            already=True),
     FlagRow("batching.output_reserve", "sglang", why="it counts max_tokens, not a prediction"),
     FlagRow("batching.output_reserve", "tensorrt_llm", "capacity_scheduler_policy: GUARANTEED_NO_EVICT", ("max_tokens",)),
     FlagRow("batching.output_reserve", "tensorrt_llm", "capacity_scheduler_policy: MAX_UTILIZATION", ("none",)),
@@ -153,13 +176,17 @@ ROWS: tuple[FlagRow, ...] = (
     FlagRow("order.by", "sglang", "--enable-priority-scheduling --schedule-low-priority-values-first", ("priority",)),
     FlagRow("order.by", "sglang", "--schedule-policy shortest-prefill-first", ("shortest_first",)),
     FlagRow("order.by", "sglang", why="no such order"),
+    FlagRow("order.by", "tensorrt_llm", "", ("fcfs",), why="requests are taken in order of arrival", already=True),
     FlagRow("order.by", "tensorrt_llm", why="requests are taken in order of arrival"),
-    FlagRow("order.larger_first", "sglang", "", ("true",), why="its default: leave --schedule-low-priority-values-first out"),
+    FlagRow("order.larger_first", "sglang", "", ("true",), why="its default: leave --schedule-low-priority-values-first out",
+            already=True),
     FlagRow("order.larger_first", "sglang", "--schedule-low-priority-values-first", ("false",)),
+    FlagRow("order.larger_first", "vllm", "", ("false",), why="smaller values come first, always", already=True),
     FlagRow("order.larger_first", "vllm", why="smaller values come first, always"),
     FlagRow("order.larger_first", "tensorrt_llm", why="no such order"),
     FlagRow("preemption.to_admit", "vllm", "", ("true",), why=_SEATS_PREEMPT),
-    FlagRow("preemption.to_admit", "vllm", "", ("false",), why="it never preempts to admit; nothing is to be set"),
+    FlagRow("preemption.to_admit", "vllm", "", ("false",), why="it never preempts to admit; nothing is to be set",
+            already=True),
     FlagRow("preemption.to_admit", "sglang", "--enable-priority-scheduling", ("true",)),
     FlagRow("preemption.to_admit", "sglang", "--priority-scheduling-preemption-threshold 1000000000", ("false",)),
     FlagRow("preemption.to_admit", "tensorrt_llm", why="no such knob"),

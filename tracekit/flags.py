@@ -34,11 +34,19 @@ _OUTSIDE = {
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A knob that an engine has no flag for, or ignores, and why."""
+    """A knob that an engine has no flag for, or ignores, and why. ``already``: it does so in any case, nothing is to be set;
+    ``outside``: no engine's setting at all, but a gateway's, a router's, the client's."""
 
     engine: Engine
     knob: str
     reason: str
+    already: bool = False
+    outside: bool = False
+
+    @property
+    def lacking(self) -> bool:
+        """Whether the engine will not do what the change wants."""
+        return not self.already and not self.outside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +57,8 @@ class Flags:
     sglang: tuple[str, ...] = ()
     tensorrt_llm: tuple[str, ...] = ()
     refused: tuple[Refused, ...] = ()
+    since: str = ""
+    """The first version of vLLM that has all of its flags; empty: every one that is known here."""
 
     def why_not(self, engine: Engine) -> tuple[Refused, ...]:
         """What was refused for one engine."""
@@ -63,15 +73,19 @@ def flags_for(changes: Iterable[Change | str], engine_version: str = NEWEST, *, 
     """The flags that make ``changes``: a finding's, or ``knob=value`` as ``--set`` takes them. ``engine_version`` is vLLM's;
     ``block_size`` (tokens) turns KV blocks into tokens. ``UsageError``: a text without ``=``."""
     found: dict[Engine, dict[str, None]] = {engine: {} for engine in ENGINES}
-    refused = []
+    refused, since = [], ""
     for knob, value in _pairs(changes):
         for engine in ENGINES:
-            flag, why = _flag(knob, value, engine, engine_version, block_size)
+            row = _row(knob, value, engine)
+            flag, why = _flag(knob, value, row, engine_version, block_size)
             if flag:
                 found[engine][flag] = None
+                since = max(since, row.since if row is not None else "", key=_number)
             else:
-                refused.append(Refused(engine, knob, why))
-    return Flags(**{engine: tuple(found[engine]) for engine in ENGINES}, refused=tuple(refused))
+                already = row is not None and row.already
+                outside = row is None and knob.partition(".")[0] in _OUTSIDE
+                refused.append(Refused(engine, knob, why, already=already, outside=outside))
+    return Flags(**{engine: tuple(found[engine]) for engine in ENGINES}, refused=tuple(refused), since=since)
 
 
 def _pairs(changes: Iterable[Change | str]) -> list[tuple[str, str]]:
@@ -86,14 +100,13 @@ def _pairs(changes: Iterable[Change | str]) -> list[tuple[str, str]]:
     return list(pairs.items())
 
 
-def _flag(knob: str, value: str, engine: Engine, version: str, block_size: int) -> tuple[str, str]:
+def _flag(knob: str, value: str, row: FlagRow | None, version: str, block_size: int) -> tuple[str, str]:
     """The flag, or why there is none."""
-    row = _row(knob, value, engine)
     if row is None:
         return "", _OUTSIDE.get(knob.partition(".")[0], "no such knob")
     if not row.flag:
         return "", row.why
-    if row.since and engine == "vllm" and _number(version) < _number(row.since):
+    if row.since and row.engine == "vllm" and _number(version) < _number(row.since):
         return "", f"vLLM {version} does not have it; {row.since} does"
     whole = value.isdecimal()
     conservativeness = f"{float(value) / FIRST_RATIO:.3g}" if "{conservativeness}" in row.flag else ""
@@ -112,6 +125,8 @@ def _row(knob: str, value: str, engine: Engine) -> FlagRow | None:
 
 
 def _number(version: str) -> tuple[int, ...]:
+    if not version:
+        return ()
     parts = version.split(".")
     if not all(part.isdecimal() for part in parts):
         raise UsageError(f"engine version {shown(version)}: expected one like {NEWEST}")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from replay_engine.policy import Policy, build_policy
+from replay_engine.policy import Policy
 from replay_engine.profile import DEFAULT_PROFILE, Profile, load_profile
 from tracekit.door_facts import door_facts, door_notes
 from tracekit.errors import UsageError, shown
 from tracekit.experiments.layout import Layout, lay_windows, trace_facts
 from tracekit.metrics import SloTable
 from tracekit.metrics.slo import parse_duration_ns
+from tracekit.policy_source import policy_from
 from tracekit.replay import _slo, _trace
 from tracekit.slices import lead_in_ns, parse_window, slice_lines, slice_of
 from tracekit.store import Store
@@ -31,7 +32,7 @@ Say = Callable[[str], None]
 def base_of(given: Mapping[str, Any], tell: Say) -> tuple[Profile, Policy, SloTable]:
     """Profile, current policy and SLO of a command's options. Errors: ``UsageError``, ``ConfigError``."""
     profile = load_profile(given["profile"] or DEFAULT_PROFILE)
-    policy = build_policy(profile, given["policy"], given["sets"])
+    policy = policy_from(profile, given["policy"], given["sets"])
     tell(f"engine: simulator, {profile.describe()}")
     for note in policy.notes:
         tell(f"policy: {note}")

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from replay_engine.config import ConfigError
-from replay_engine.policy import Policy, build_policy
+from replay_engine.policy import Policy
 from replay_engine.profile import DEFAULT_PROFILE, Profile, load_profile
 from replay_engine.vllm_flags import SIZING
 from tracekit.errors import UsageError, shown
 from tracekit.experiments.knobs import differing, flat_policy, knob_text
+from tracekit.policy_source import policy_from
 
 __all__ = ["ALIASES", "Factor", "Level", "parse_vary", "resolve_factor"]
 
@@ -131,7 +132,7 @@ def _level(knob: str, value: str, policy: str | None, sets: Sequence[str], profi
                 f"--vary pd: {shown(value)} is no pair; expected P:D, prefill and decode replicas, or 0:0 for neither"
             )
         own = [f"pd.prefill={prefill}", f"pd.decode={decode}"]
-    return Level(text=value, policy=build_policy(chosen, policy, [*sets, *own]), profile=chosen)
+    return Level(text=value, policy=policy_from(chosen, policy, [*sets, *own]), profile=chosen)
 
 
 def _moved(knob: str, name: str, levels: Sequence[Level]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tracekit.store.database import Store
 
-__all__ = ["list_findings", "record_findings"]
+__all__ = ["list_findings", "load_verdict", "record_findings"]
 
 _LISTED = "diagnosis, run, rank, id, under, what, share, excess_s, confidence, confirmed"
 
@@ -57,3 +57,15 @@ def list_findings(store: Store, run: int) -> list[dict[str, Any]]:
         )
         names = [column[0] for column in result.description]
         return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+
+
+def load_verdict(store: Store, run: int) -> dict[str, Any] | None:
+    """The verdict document of a run's latest diagnosis; ``None`` where there is none."""
+    with store.read() as con:
+        found = con.execute(
+            "SELECT document FROM findings WHERE run = ? AND rank = 0 ORDER BY diagnosis DESC LIMIT 1", [run]
+        ).fetchall()
+    if not found:
+        return None
+    document: dict[str, Any] = json.loads(found[0][0])
+    return document

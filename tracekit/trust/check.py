@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from replay_engine.policy import Policy, build_policy
+from replay_engine.policy import Policy
 from replay_engine.profile import Profile, load_profile
 from tracekit.diagnosis.run_data import RunData
 from tracekit.door_facts import door_facts
 from tracekit.errors import UsageError, shown
 from tracekit.metrics.verdict import judge_errors
+from tracekit.policy_source import policy_from
 from tracekit.replay import Setup
 from tracekit.store import Store
 from tracekit.traces.load import read_trace
@@ -68,7 +69,7 @@ def check_profile(
     else:
         source = _source(inputs, db, limit)
         known = tuple(sets) if sets or policy is not None else settings_of(found)
-        setup = setup_on(found, build_policy(found, policy, known), source, seed)
+        setup = setup_on(found, policy_from(found, policy, known), source, seed)
     return _report(setup, split, list(zip(listed, setups, strict=True)), steps, seed)
 
 
@@ -121,7 +122,7 @@ def _source(inputs: str | Sequence[str], db: str | Path, limit: int | None) -> T
 
 
 def _setup_of(config: Config, profile: Profile, seed: int) -> Setup:
-    policy = config.recorded or build_policy(profile, config.policy, config.sets)
+    policy = config.recorded or policy_from(profile, config.policy, config.sets)
     return setup_on(profile, policy, config.source, seed)
 
 

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from replay_engine.config import ENGINE_VERSIONS
-from replay_engine.policy import Policy, build_policy
+from replay_engine.policy import Policy
 from replay_engine.profile import Latency, Profile
 from replay_engine.vllm_flags import KNOBS
 from tracekit.errors import UsageError, shown
+from tracekit.policy_source import policy_from
 
 __all__ = ["Known", "known_settings"]
 
@@ -53,7 +54,7 @@ def known_settings(policy: str | None, sets: Sequence[str], prior: Profile | Non
             notes += [note] if note else []
         else:
             plain.append(each)
-    built = build_policy(profile, policy, plain)
+    built = policy_from(profile, policy, plain)
     if "engine_version" not in built.settings:
         notes.append(f"engine_version = {built.scheduler.engine_version} is assumed: nobody said which release it was")
     given, notes = frozenset(built.settings), [*built.notes, *notes]
