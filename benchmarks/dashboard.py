@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.figures import Figure, Report, reference_figure, run_main
-from dashboards.pages.timeline import Answer, render
+from dashboards.pages.timeline_answer import Answer, render
 from dashboards.queries import RunBook
 from replay_engine.tables import ITERATIONS
 from tracekit.store import SpoolSink, Store, commit_run

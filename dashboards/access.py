@@ -121,9 +121,7 @@ def settle_access(
     guessed or cannot be sent."""
     access = Access(host=host, token=token or None, names=tuple(names), read_only=read_only)
     if access.token is None and access.public:
-        raise UsageError(
-            f"--host {shown(host)}: other machines can reach it; expected a token by {ask}, or 127.0.0.1"
-        )
+        raise UsageError(f"--host {shown(host)}: other machines can reach it; expected a token by {ask}, or 127.0.0.1")
     if access.token is not None:
         if len(access.token) < SHORTEST_TOKEN:
             raise UsageError(f"token: {len(access.token)} characters; expected at least {SHORTEST_TOKEN} ({ask})")

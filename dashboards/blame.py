@@ -13,7 +13,7 @@ from dashboards.selection import selected
 from tracekit.diagnosis import RunData
 from tracekit.store import code_names
 
-__all__ = ["WAITS", "Blamed", "blame_of", "carriers"]
+__all__ = ["WAITS", "Blamed", "Waits", "blame_of", "carriers", "waits_of"]
 
 WAITS = (
     "dispatch", "queued", "prefill_wait", "stalled", "preempted", "swapped", "paused", "transfer_wait", "transfer",
@@ -32,22 +32,38 @@ class Blamed(NamedTuple):
     requests: int
 
 
-def _waits(data: RunData, address: Address) -> tuple[Ints, Ints, int]:
-    keep = selected(data, address)
+class Waits(NamedTuple):
+    """The moments at which the selected requests' waits begin and end, each ascending, ns; ``requests``: how many those are."""
+
+    begin_ns: Ints
+    end_ns: Ints
+    requests: int
+
+    def within(self, edges_ns: Ints) -> Blamed:
+        """The waiting in buckets between ``edges_ns`` (ascending)."""
+        passed = _until(self.begin_ns, edges_ns) - _until(self.end_ns, edges_ns)
+        return Blamed(np.diff(passed), int((self.end_ns - self.begin_ns).sum()), self.requests)
+
+
+def waits_of(data: RunData, address: Address, classes: tuple[str, ...] = ()) -> Waits:
+    """When the selected requests waited; of those in ``classes`` only, where any are named. The window of the address does not
+    select here: it is what is looked at."""
+    keep = selected(data, replace(address, t=None, last_s=None))
+    labels = data.labels("class")
+    if classes and labels is not None:
+        wanted = [code for code, name in enumerate(labels.names) if name in classes]
+        keep &= np.isin(labels.codes[data.outcomes["request"]], wanted)
     chosen = np.zeros(data.source.total, np.bool_)
     chosen[data.outcomes["request"][keep]] = True
     phases = code_names("spans", "phase")
     spans = data.spans
     waits = np.isin(spans["phase"], [phases.index(name) for name in WAITS]) & chosen[spans["request"]]
-    return spans["start_ns"][waits], spans["end_ns"][waits], int(keep.sum())
+    return Waits(np.sort(spans["start_ns"][waits]), np.sort(spans["end_ns"][waits]), int(keep.sum()))
 
 
 def blame_of(data: RunData, address: Address, edges_ns: Ints) -> Blamed:
-    """The selected requests' waiting in buckets between ``edges_ns`` (ascending). The window of the address does not select here:
-    it is what is looked at."""
-    begin, end, count = _waits(data, replace(address, t=None, last_s=None))
-    passed = _until(np.sort(begin), edges_ns) - _until(np.sort(end), edges_ns)
-    return Blamed(np.diff(passed), int((end - begin).sum()), count)
+    """The selected requests' waiting in buckets between ``edges_ns`` (ascending)."""
+    return waits_of(data, address).within(edges_ns)
 
 
 def _until(moments: Ints, edges: Ints) -> npt.NDArray[np.float64]:

@@ -9,14 +9,14 @@ more iterations than buckets, a bucket is one iteration.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dashboards.columns import Frame
 
-__all__ = ["BUCKETS", "Buckets", "downsample", "span_ns"]
+__all__ = ["BUCKETS", "Against", "Buckets", "downsample", "span_ns"]
 
 BUCKETS = 1200
 """Most buckets in a figure: more than the pixels of a laptop's plot."""
@@ -24,6 +24,15 @@ BUCKETS = 1200
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 _LEVELS = {"running": "time", "waiting": "time", "kv_used": "busy", "kv_cached": "busy"}
+
+
+class Against(NamedTuple):
+    """All iterations of a window: what they took and what was expected, ns, and the one (number, ns beyond) furthest off."""
+
+    took_ns: int
+    expected_ns: int
+    furthest: int
+    off_ns: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,7 +50,7 @@ class Buckets:
     busy_ns: Floats
     mean: dict[str, Floats] = field(default_factory=dict)
     """``running``, ``waiting`` over time; ``decode``, ``prefill``, ``recomputed`` (tokens), ``kv_used``, ``kv_cached`` (blocks)
-    over busy time; ``duration_ns`` over iterations. 0 where idle."""
+    over busy time; ``duration_ns``, ``expected_ns`` over iterations. 0 where idle."""
     low: dict[str, Ints] = field(default_factory=dict)
     """Least of an iteration in the bucket: ``duration_ns``; 0 where idle."""
     peak: dict[str, Ints] = field(default_factory=dict)
@@ -53,6 +62,8 @@ class Buckets:
     """Preemptions in iterations that start in the bucket."""
     queue: dict[int, Floats] = field(default_factory=dict)
     """Mean waiting requests by what refused the head of the queue (code); they sum to ``mean["waiting"]``."""
+    against: Against | None = None
+    """Durations against what the profile expects; ``None`` where it says nothing."""
 
 
 def span_ns(frame: Frame) -> tuple[int, int]:
@@ -165,6 +176,11 @@ def _add_batch(result: Buckets, cut: _Cut, counts: Ints) -> None:
     duration = frame["duration_ns"]
     result.mean["duration_ns"] = cut.reduced(np.add, duration) / np.maximum(counts, 1)
     result.low["duration_ns"] = cut.reduced(np.minimum, duration)
+    if frame["expected_ns"].any():
+        result.mean["expected_ns"] = cut.reduced(np.add, frame["expected_ns"]) / np.maximum(counts, 1)
+        off = duration - frame["expected_ns"]
+        at = int(np.abs(off).argmax())
+        result.against = Against(int(duration.sum()), int(frame["expected_ns"].sum()), int(frame["iteration"][at]), int(off[at]))
     for name, values in (("batch", decode + prefill), ("duration_ns", duration)):
         result.peak[name] = cut.reduced(np.maximum, values)
         result.worst[name] = cut.holder(values)

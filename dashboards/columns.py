@@ -8,12 +8,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["COLUMNS", "Columns", "Frame", "by_replica"]
+from tracekit.diagnosis.engines import RunEngines
+from tracekit.diagnosis.iteration_cost import CostForm
+
+__all__ = ["COLUMNS", "READ", "Columns", "Frame", "by_replica"]
 
 COLUMNS: dict[str, str] = {
     "iteration": "<i8",
     "start_ns": "<i8",
     "duration_ns": "<i8",
+    "expected_ns": "<i8",
     "prefill_tokens": "<i4",
     "recomputed_tokens": "<i4",
     "decode_seqs": "<i4",
@@ -24,7 +28,10 @@ COLUMNS: dict[str, str] = {
     "preempted": "<i4",
     "head_refused_by": "|u1",
 }
-"""What the timeline draws: 57 bytes an iteration. Times are ns on the engine clock, lengths tokens, KV blocks."""
+"""What the timeline draws: 65 bytes an iteration. Times are ns on the engine clock, lengths tokens, KV blocks; ``expected_ns`` is
+what the profile says the iteration takes, 0 where it says nothing."""
+READ = (*(name for name in COLUMNS if name != "expected_ns"), "host_ns", "decode_kv_tokens", "prefill_qk")
+"""Columns of ``iterations`` that these are made of."""
 
 Frame = Mapping[str, npt.NDArray[Any]]
 """The columns at one moment, each of shape ``(iterations,)``, in order of time."""
@@ -32,10 +39,12 @@ FIRST_ROWS = 4096
 
 
 class Columns:
-    """The iterations of one replica. Appending never moves what a ``frame`` handed out before."""
+    """The iterations of one replica. Appending never moves what a ``frame`` handed out before. ``cost``: what one is expected to
+    take, if that is known."""
 
-    def __init__(self) -> None:
+    def __init__(self, cost: CostForm | None = None) -> None:
         self.rows = 0
+        self._cost = cost
         self._arrays = {name: np.empty(FIRST_ROWS, kind) for name, kind in COLUMNS.items()}
 
     @property
@@ -50,8 +59,11 @@ class Columns:
         if end > len(self._arrays["iteration"]):
             self._grow(max(end, 2 * self.rows))
         for name, array in self._arrays.items():
-            array[self.rows : end] = rows[name]
+            array[self.rows : end] = rows[name] if name != "expected_ns" else self._expected(rows)
         self.rows = end
+
+    def _expected(self, rows: Mapping[str, npt.NDArray[Any]] | npt.NDArray[np.void]) -> npt.NDArray[Any] | int:
+        return 0 if self._cost is None else np.rint(self._cost.expected_ns(rows)).astype(np.int64)
 
     def _grow(self, size: int) -> None:
         grown = {name: np.empty(size, kind) for name, kind in COLUMNS.items()}
@@ -65,17 +77,19 @@ class Columns:
         return {name: array[:rows] for name, array in self._arrays.items()}
 
 
-def by_replica(rows: npt.NDArray[np.void] | Mapping[str, npt.NDArray[Any]], into: dict[int, Columns]) -> None:
-    """Deal rows out to their replicas (column ``replica``; 0 where there is none), keeping their order."""
+def by_replica(
+    rows: npt.NDArray[np.void] | Mapping[str, npt.NDArray[Any]], into: dict[int, Columns], engines: RunEngines | None = None
+) -> None:
+    """Deal rows out to their replicas (column ``replica``; 0 where there is none), keeping their order. ``engines`` says what
+    iterations of each are expected to take."""
     names = rows.dtype.names or () if isinstance(rows, np.ndarray) else tuple(rows)
-    if "replica" not in names:
-        into.setdefault(0, Columns()).append(rows)
-        return
-    replicas = rows["replica"]
+    replicas = rows["replica"] if "replica" in names else np.zeros(len(rows["iteration"]), np.int16)
     for replica in np.unique(replicas).tolist():
         mine = replicas == replica
         if mine.all():
             part: npt.NDArray[np.void] | Mapping[str, npt.NDArray[Any]] = rows
         else:
-            part = rows[mine] if isinstance(rows, np.ndarray) else {name: rows[name][mine] for name in COLUMNS}
-        into.setdefault(int(replica), Columns()).append(part)
+            part = rows[mine] if isinstance(rows, np.ndarray) else {name: rows[name][mine] for name in names}
+        if replica not in into:
+            into[replica] = Columns(None if engines is None else engines.cost(replica))
+        into[replica].append(part)

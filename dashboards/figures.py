@@ -1,27 +1,21 @@
-"""The timeline as a Plotly figure (a plain dict): five strips on one time axis, drawn from buckets."""
+"""The timeline as a Plotly figure (a plain dict): five strips on one time axis, drawn from buckets, and what lies over them."""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dashboards.buckets import Buckets
+from dashboards.overlay import NOTHING, Overlay
 from dashboards.packing import packed
 from dashboards.palette import Theme, reason_fill
+from dashboards.timeline_layout import BLAME_AXIS, OLDEST_AXIS, timeline_layout
 
-__all__ = ["HEIGHT", "STRIPS", "timeline_figure"]
-
-HEIGHT = 920
-STRIPS = (
-    ("Batch composition", "tokens", 0.800, 0.975),
-    ("Running and waiting", "requests", 0.615, 0.755),
-    ("KV blocks", "blocks", 0.415, 0.570),
-    ("Queue by what refused its head", "requests", 0.215, 0.370),
-    ("Iteration duration", "ms", 0.035, 0.170),
-)
-"""Title, unit and vertical domain of each strip, top to bottom."""
+__all__ = ["Drawn", "timeline_figure"]
 
 Trace = dict[str, Any]
 
@@ -68,32 +62,79 @@ class _Strips:
             more |= {"fill": "tozeroy", "fillcolor": self.theme.faint}
         self.add(strip, name, values, hover, line={"color": colour, "width": 0.8}, **more)
 
-    def level(self, strip: int, name: str, value: float | None, unit: str) -> None:
+    def level(self, strip: int, name: str, value: float, unit: str, dash: str = "dash") -> None:
         """A bound that holds for the whole run."""
-        if value is not None:
-            flat = np.full(len(self.buckets.iterations), value)
-            line = {"color": self.theme.line, "dash": "dash", "width": 1.2}
-            self.add(strip, name, flat, f"{name} %{{y:,}} {unit}", line=line, hoverinfo="skip", hovertemplate=None)
+        flat = np.full(len(self.buckets.iterations), value)
+        line = {"color": self.theme.line, "dash": dash, "width": 1.2}
+        self.add(strip, name, flat, f"{name} %{{y:,}} {unit}", line=line, hoverinfo="skip", hovertemplate=None)
 
 
-def timeline_figure(
-    buckets: Buckets, reasons: list[str], theme: Theme, *, budget: int | None, kv_total: int | None, window_ns: tuple[int, int]
-) -> dict[str, Any]:
-    """Five strips of a window. ``reasons``: names of ``head_refused_by``'s codes; ``budget`` tokens, ``kv_total`` blocks."""
-    strips = _Strips(buckets, theme)
-    _batch(strips, budget)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """What a timeline is drawn from besides its buckets. ``reasons``: names of ``head_refused_by``'s codes; ``budget`` tokens,
+    ``kv_total`` blocks, ``reserved`` of which admission leaves free; ``oldest_ns``: longest wait so far in each bucket;
+    ``marked_s``: a stretch of iterations that is pointed at."""
+
+    reasons: list[str]
+    window_ns: tuple[int, int]
+    budget: int | None = None
+    kv_total: int | None = None
+    reserved: int = 0
+    oldest_ns: npt.NDArray[np.float64] | None = None
+    overlay: Overlay = NOTHING
+    marked_s: tuple[float, float] | None = None
+
+
+def timeline_figure(buckets: Buckets, drawn: Drawn, theme: Theme, *, narrow: bool = False) -> dict[str, Any]:
+    """Five strips of a window. ``narrow``: for a phone."""
+    strips, second = _Strips(buckets, theme), list[int]()
+    _batch(strips, drawn.budget)
     _counts(strips)
-    _kv(strips, kv_total)
+    _kv(strips, drawn.kv_total, drawn.reserved)
+    _queue(strips, drawn.reasons)
+    _durations(strips)
+    if drawn.oldest_ns is not None and drawn.oldest_ns.any():
+        _oldest(strips, drawn.oldest_ns)
+        second.append(OLDEST_AXIS)
+    if drawn.overlay.waits is not None:
+        _blame(strips, drawn.overlay)
+        second.append(BLAME_AXIS)
+    legends = Counter(trace["legend"] for trace in strips.traces)
+    layout = timeline_layout(theme, drawn.window_ns, drawn.overlay.brackets, second=second, legends=legends if narrow else None)
+    if drawn.kv_total:
+        layout["yaxis3"]["range"] = [0, 1.12 * drawn.kv_total]
+    if drawn.budget is not None and _off_scale(buckets, drawn.budget):
+        layout["annotations"][0]["text"] += f" (token budget {drawn.budget:,}, off the scale)"
+    if drawn.marked_s is not None:
+        line = {"color": theme.waiting, "width": 1, "dash": "dot"}
+        box = {"type": "rect", "yref": "paper", "y0": 0, "y1": 1, "x0": drawn.marked_s[0], "x1": drawn.marked_s[1]}
+        layout["shapes"].append({**box, "line": line, "fillcolor": theme.faint})
+    return {"data": strips.traces, "layout": layout}
+
+
+def _oldest(strips: _Strips, oldest_ns: npt.NDArray[np.float64]) -> None:
+    line = {"color": strips.theme.waiting, "width": 1.5, "dash": "dot"}
+    strips.add(3, "oldest wait (right)", oldest_ns / 1e9, "oldest wait %{y:,.4~r} s", line=line, yaxis=f"y{OLDEST_AXIS}")
+
+
+def _blame(strips: _Strips, overlay: Overlay) -> None:
+    """How many of the selected requests stood still, over the first strip: its area is their waiting time."""
+    assert overlay.waits is not None
+    edges, theme = strips.buckets.edges_ns, strips.theme
+    waiting = overlay.waits.within(edges).waited_ns / np.maximum(np.diff(edges), 1)
+    strips.add(
+        0, "selected waiting (right)", waiting, "%{y:,.4~r} of the selected wait", yaxis=f"y{BLAME_AXIS}", fill="tozeroy",
+        fillcolor=theme.blame_fill, line={"color": theme.blame, "width": 2},
+    )  # fmt: skip
+
+
+def _queue(strips: _Strips, reasons: list[str]) -> None:
+    theme, buckets = strips.theme, strips.buckets
     for code, waiting in sorted(buckets.queue.items()):
         name = reasons[code] if code < len(reasons) else f"reason {code}"
         colour, hatch = reason_fill(name)
         strips.stack(3, name.replace("none", "nothing"), waiting, "waiting", theme.fill(colour), hatch)
     strips.peak(3, "most waiting", buckets.peak["waiting"], "", theme.waiting)
-    _durations(strips)
-    layout = _layout(theme, window_ns, kv_total)
-    if budget is not None and _off_scale(buckets, budget):
-        layout["annotations"][0]["text"] += f" (token budget {budget:,}, off the scale)"
-    return {"data": strips.traces, "layout": layout}
 
 
 def _batch(strips: _Strips, budget: int | None) -> None:
@@ -103,6 +144,9 @@ def _batch(strips: _Strips, budget: int | None) -> None:
     strips.stack(0, "prefill", mean["prefill"], "tokens", theme.prefill)
     strips.stack(0, "recomputed", mean["recomputed"], "tokens", theme.recomputed, "/")
     if budget is not None and not _off_scale(strips.buckets, budget):
+        given = mean["decode"] + mean["prefill"] + mean["recomputed"]
+        unused = np.where(strips.buckets.busy_ns > 0, np.maximum(budget - given, 0), 0)
+        strips.stack(0, "unused budget", unused, "tokens", theme.spare)
         strips.level(0, "token budget", budget, "tokens")
 
 
@@ -119,12 +163,17 @@ def _counts(strips: _Strips) -> None:
     strips.peak(1, "most waiting", buckets.peak["waiting"], "", theme.waiting)
 
 
-def _kv(strips: _Strips, kv_total: int | None) -> None:
+def _kv(strips: _Strips, kv_total: int | None, reserved: int) -> None:
     theme, buckets = strips.theme, strips.buckets
     strips.stack(2, "used", buckets.mean["kv_used"], "blocks", theme.decode)
     strips.stack(2, "cached", buckets.mean["kv_cached"], "blocks", theme.cached, ".")
     strips.peak(2, "most used", buckets.peak["kv_used"], "blocks", theme.line)
-    strips.level(2, "all blocks", kv_total, "blocks")
+    if kv_total is not None:
+        free = kv_total - buckets.mean["kv_used"] - buckets.mean["kv_cached"]
+        strips.stack(2, "free", np.where(buckets.busy_ns > 0, np.maximum(free, 0), 0), "blocks", theme.spare)
+        strips.level(2, "all blocks", kv_total, "blocks")
+    if kv_total is not None and reserved:
+        strips.level(2, "watermark", kv_total - reserved, "blocks", "dot")
     there = np.flatnonzero(buckets.preempted)
     if len(there):
         counts = buckets.preempted[there]
@@ -143,57 +192,24 @@ def _kv(strips: _Strips, kv_total: int | None) -> None:
 
 
 def _durations(strips: _Strips) -> None:
+    """What iterations took, what the profile says they take, and the difference as an area between them."""
     theme, buckets = strips.theme, strips.buckets
-    mean = buckets.mean["duration_ns"] / 1e6
+    mean, line = buckets.mean["duration_ns"] / 1e6, {"color": theme.decode, "width": 1.5}
+    if not buckets.exact:
+        strips.peak(4, "longest", buckets.peak["duration_ns"] / 1e6, "ms", theme.edge, "duration_ns")
+        shortest = buckets.low["duration_ns"] / 1e6
+        strips.add(4, "shortest", shortest, "shortest %{y:,.4~r} ms", line={"color": theme.quiet, "width": 0.8})
+    more: dict[str, Any] = {}
+    if buckets.against is not None:
+        expected = buckets.mean["expected_ns"] / 1e6
+        dashed = {"color": theme.line, "width": 1.2, "dash": "dash"}
+        strips.add(4, "expected", expected, "expected %{y:,.4~r} ms", line=dashed)
+        more = {"fill": "tonexty", "fillcolor": theme.residual}
+    elif buckets.exact:
+        more = {"fill": "tozeroy"}
     if buckets.exact:
         numbers = buckets.worst["duration_ns"]
-        strips.add(
-            4, "duration", mean, "%{y:,.4~r} ms, iteration %{customdata:,d}", fill="tozeroy",
-            line={"color": theme.decode, "width": 1.2}, customdata=packed(np.append(numbers, numbers[-1:]), "f8"),
-        )  # fmt: skip
+        more["customdata"] = packed(np.append(numbers, numbers[-1:]), "f8")
+        strips.add(4, "duration", mean, "%{y:,.4~r} ms, iteration %{customdata:,d}", line=line, **more)
         return
-    strips.peak(4, "longest", buckets.peak["duration_ns"] / 1e6, "ms", theme.edge, "duration_ns")
-    shortest = buckets.low["duration_ns"] / 1e6
-    strips.add(4, "shortest", shortest, "shortest %{y:,.4~r} ms", line={"color": theme.quiet, "width": 0.8})
-    strips.add(4, "mean", mean, "mean %{y:,.4~r} ms", line={"color": theme.decode, "width": 1.5})
-
-
-def _layout(theme: Theme, window_ns: tuple[int, int], kv_total: int | None) -> dict[str, Any]:
-    begin, end = window_ns[0] / 1e9, window_ns[1] / 1e9
-    layout: dict[str, Any] = {
-        "height": HEIGHT,
-        "margin": {"l": 70, "r": 180, "t": 8, "b": 8},
-        "paper_bgcolor": theme.paper,
-        "plot_bgcolor": theme.paper,
-        "font": {"color": theme.text, "size": 12, "family": "system-ui, sans-serif"},
-        "hovermode": "x unified",
-        "hoversubplots": "axis",
-        "hoverlabel": {"bgcolor": theme.paper, "bordercolor": theme.quiet, "font": {"color": theme.text}},
-        "dragmode": "zoom",
-        "xaxis": {
-            "range": [begin, end], "anchor": "y5", "gridcolor": theme.grid, "zeroline": False, "ticksuffix": " s",
-            "hoverformat": ",.4f", "exponentformat": "none", "separatethousands": True, "uirevision": f"{begin}-{end}",
-            "showspikes": True, "spikemode": "across", "spikethickness": 1, "spikecolor": theme.quiet, "spikedash": "solid",
-        },
-        "annotations": [],
-    }  # fmt: skip
-    for at, (title, unit, low, high) in enumerate(STRIPS):
-        axis = "" if at == 0 else str(at + 1)
-        layout[f"yaxis{axis}"] = {
-            "domain": [low, high], "anchor": "x", "title": {"text": unit, "font": {"size": 11, "color": theme.quiet}},
-            "gridcolor": theme.grid, "zeroline": False, "rangemode": "tozero", "fixedrange": True, "nticks": 5,
-            "separatethousands": True, "exponentformat": "none", "automargin": False,
-        }  # fmt: skip
-        layout[f"legend{axis}"] = {
-            "x": 1.01, "xanchor": "left", "y": high, "yanchor": "top", "bgcolor": "rgba(0,0,0,0)", "font": {"size": 11},
-            "tracegroupgap": 0, "traceorder": "normal",
-        }  # fmt: skip
-        layout["annotations"].append(
-            {
-                "text": f"<b>{title}</b>", "xref": "paper", "yref": "paper", "x": 0, "y": high + 0.022, "xanchor": "left",
-                "yanchor": "top", "showarrow": False, "font": {"size": 13, "color": theme.text},
-            }
-        )  # fmt: skip
-    if kv_total:
-        layout["yaxis3"]["range"] = [0, 1.12 * kv_total]
-    return layout
+    strips.add(4, "mean", mean, "mean %{y:,.4~r} ms", line=line, **more)

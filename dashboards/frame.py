@@ -57,6 +57,7 @@ def frame(db: Path, banner: str | None, *, signed_in: bool = False) -> Any:
             dcc.Location(id="url", refresh=False),
             dcc.Interval(id="frame-tick", interval=FRAME_MS),
             dcc.Store(id="theme"),
+            dcc.Store(id="narrow"),
         ],
         className="frame",
     )
@@ -109,6 +110,7 @@ def register_frame(app: Dash, book: RunBook) -> None:
         ClientsideFunction("tracekit", "theme"),
         Output("theme", "data"),
         Output("mantine", "forceColorScheme"),
+        Output("narrow", "data"),
         Input("theme-choice", "value"),
     )
     app.clientside_callback(  # type: ignore[no-untyped-call]

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tracekit.diagnosis import RunData
-from tracekit.diagnosis.iteration_cost import CostForm
+from tracekit.diagnosis.engines import RunEngines
 from tracekit.store import code_names
 
-__all__ = ["MOST", "Member", "expected_ns", "members_of"]
+__all__ = ["MOST", "Member", "members_of"]
 
 MOST = 60
 """Iterations that a window may have to be shown one by one."""
@@ -41,8 +40,8 @@ def members_of(data: RunData, replica: int, begin_ns: int, end_ns: int) -> tuple
         return ()
     entries = data.entries[data.entries["replica"] == replica]
     names = code_names("iterations", "head_refused_by")
-    told = expected_ns(data, inside)
-    expected = [None] * len(inside) if told is None else told.tolist()
+    cost = RunEngines(data.policy, data.profile.latency).cost(replica)
+    expected = [None] * len(inside) if cost is None else cost.expected_ns(inside).tolist()
     found = []
     for row, predicted in zip(inside, expected, strict=True):
         low, high = np.searchsorted(entries["iteration"], (row["iteration"], row["iteration"] + 1))
@@ -61,14 +60,3 @@ def members_of(data: RunData, replica: int, begin_ns: int, end_ns: int) -> tuple
             )
         )  # fmt: skip
     return tuple(found)
-
-
-def expected_ns(data: RunData, rows: npt.NDArray[np.void]) -> npt.NDArray[np.float64] | None:
-    """What the run's profile says iterations of one replica take, host time included; ``None`` where it has no times."""
-    latency = data.profile.latency
-    if not len(rows) or not (latency.floor_ns or latency.a_ns or latency.b_ns):
-        return None
-    asynchronous = data.engine_of(int(rows["replica"][0])).async_scheduling
-    device, host = CostForm(latency, asynchronous).device_ns(rows), rows["host_ns"].astype(np.float64)
-    found: npt.NDArray[np.float64] = np.maximum(device, host) if asynchronous else device + host
-    return found

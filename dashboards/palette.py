@@ -17,7 +17,8 @@ BLUE, ORANGE, VERMILLION, SKY, PURPLE, GREEN, GREY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Theme:
-    """Colours of one theme; ``faint`` fills extremes and ``edge`` lines them, ``hatch`` is drawn over fills."""
+    """Colours of one theme; ``faint`` fills extremes and ``edge`` lines them, ``hatch`` is drawn over fills; ``blame`` lines what
+    the selected requests waited, ``residual`` fills what iterations took beside the expected, ``spare`` what nobody used."""
 
     name: str
     paper: str
@@ -33,6 +34,10 @@ class Theme:
     recomputed: str = VERMILLION
     cached: str = SKY
     waiting: str
+    blame: str
+    blame_fill: str
+    residual: str
+    spare: str
     areas: Mapping[str, str] = field(default_factory=dict)
 
     def fill(self, colour: str) -> str:
@@ -43,12 +48,14 @@ class Theme:
 LIGHT = Theme(
     name="light", paper="#ffffff", text="#1f2937", quiet="#5b6472", grid="#e5e7eb", hatch="#1f2937",
     faint="rgba(75,85,99,0.22)", edge="rgba(75,85,99,0.55)", line="#111827", decode=BLUE, waiting="#B34700",
+    blame="#8A2C6E", blame_fill="rgba(138,44,110,0.22)", residual="rgba(213,94,0,0.45)", spare="rgba(75,85,99,0.09)",
     prefill="#C27D00", cached="#2F97D3",
     areas={ORANGE: "#C27D00", SKY: "#2F97D3"},
 )  # fmt: skip
 DARK = Theme(
     name="dark", paper="#111827", text="#e5e7eb", quiet="#a3adbb", grid="#2a3546", hatch="#0b1220",
     faint="rgba(209,213,219,0.22)", edge="rgba(209,213,219,0.55)", line="#f3f4f6", decode="#1C7FC4", waiting="#FF8A3D",
+    blame="#F29BCB", blame_fill="rgba(242,155,203,0.25)", residual="rgba(255,138,61,0.50)", spare="rgba(209,213,219,0.09)",
 )  # fmt: skip
 THEMES = {"light": LIGHT, "dark": DARK}
 

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dashboards.columns import COLUMNS, Columns, Frame, by_replica
+from dashboards.columns import Frame
+from dashboards.kept import Followed, Kept, follow, read_run
 from dashboards.remembered import Remembered
 from dashboards.run_words import Listed, listed_run, listed_spool, live_message, recorded_message
 from tracekit.diagnosis import RunData, load_run_data
 from tracekit.errors import LockedError, TracekitError, UsageError
-from tracekit.store import SpoolInfo, SpoolTail, Store, spools_there
+from tracekit.store import SpoolInfo, Store, spools_there
 
 T = TypeVar("T")
 
@@ -35,8 +36,6 @@ DATA_KEPT = 3
 """Runs whose rows of every table are kept: some 250 bytes an iteration."""
 REMEMBERED = 64
 """Small facts of recorded runs that are kept."""
-PIECE = 1 << 18
-"""Rows read from a spool at a time."""
 _RUN_COLUMNS = (
     "run", "name", "trace_name", "state", "events", "engine", "profile", "requests", "iterations", "spool",
 )  # fmt: skip
@@ -65,49 +64,10 @@ class RunView:
     """Iterations by replica; empty where none are recorded, or none yet."""
     budget: dict[int, int] = field(default_factory=dict)
     kv_total: dict[int, int] = field(default_factory=dict)
-
-
-@dataclass(slots=True, kw_only=True)
-class _Kept:
-    """A recorded run's columns and the constants of its replicas."""
-
-    columns: dict[int, Columns]
-    budget: dict[int, int]
-    kv_total: dict[int, int]
-
-    @property
-    def bytes(self) -> int:
-        return sum(columns.bytes for columns in self.columns.values())
-
-
-class _Followed:
-    """A run under way: its spool's iterations, each read once."""
-
-    def __init__(self, info: SpoolInfo, constants: dict[str, Any]) -> None:
-        self.info = info
-        self.constants = constants
-        self.columns: dict[int, Columns] = {}
-        self.tail = SpoolTail(info.folder, "iterations")
-        self.lock = threading.Lock()
-
-    def read_on(self) -> _Kept:
-        with self.lock:
-            while len(rows := self.tail.new_rows(PIECE)):
-                by_replica(rows, self.columns)
-            return self.kept()
-
-    def kept(self) -> _Kept:
-        per_replica = {name: _by_replica(self.constants.get(name), self.columns) for name in ("budget", "kv_total")}
-        return _Kept(columns=self.columns, **{name: _known(values) for name, values in per_replica.items()})
-
-
-def _by_replica(value: Any, replicas: Iterable[int]) -> dict[int, Any]:
-    """A constant of a spool: a list has one for each replica."""
-    return {replica: value[replica] if isinstance(value, list) else value for replica in replicas}
-
-
-def _known(values: dict[int, Any]) -> dict[int, int]:
-    return {replica: int(value) for replica, value in values.items() if value is not None}
+    reserved: dict[int, int] = field(default_factory=dict)
+    """Blocks that admission leaves free, where it leaves any."""
+    expected: bool = False
+    """Whether the profile says how long iterations take."""
 
 
 class RunBook:
@@ -121,8 +81,8 @@ class RunBook:
         self._rows: list[dict[str, Any]] = []
         self._file_mark: tuple[int, ...] = ()
         self._held_off: tuple[float, str] = (0.0, "")
-        self._kept: Remembered[_Kept] = Remembered(KEPT_BYTES, lambda kept: kept.bytes)
-        self._followed: dict[str, _Followed] = {}
+        self._kept: Remembered[Kept] = Remembered(KEPT_BYTES, lambda kept: kept.bytes)
+        self._followed: dict[str, Followed] = {}
         self._memory: Remembered[object] = Remembered(REMEMBERED)
         self._data: Remembered[RunData] = Remembered(DATA_KEPT)
 
@@ -245,20 +205,19 @@ class RunBook:
             frames={replica: columns.frame() for replica, columns in sorted(kept.columns.items())},
             budget=kept.budget,
             kv_total=kept.kv_total,
+            reserved=kept.reserved,
+            expected=kept.expected,
         )
 
-    def _follow(self, info: SpoolInfo) -> _Followed:
-        from tracekit.store.spool import read_header
-
+    def _follow(self, info: SpoolInfo) -> Followed:
         with self._lock:
             followed = self._followed.get(info.folder.name)
             if followed is None:
-                constants = read_header(info.folder)["tables"].get("iterations", {}).get("constants", {})
-                followed = self._followed[info.folder.name] = _Followed(info, constants)
+                followed = self._followed[info.folder.name] = follow(info)
         return followed
 
     def _recorded_view(self, row: dict[str, Any]) -> RunView:
-        kept = self._kept.get(row["spool"], lambda: _read_run(self.store, row["run"]))
+        kept = self._kept.get(row["spool"], lambda: read_run(self.store, row["run"]))
         return RunView(
             ref=str(row["run"]),
             title=listed_run(row).title,
@@ -269,21 +228,6 @@ class RunBook:
             frames={replica: columns.frame() for replica, columns in sorted(kept.columns.items())},
             budget=kept.budget,
             kv_total=kept.kv_total,
+            reserved=kept.reserved,
+            expected=kept.expected,
         )
-
-
-def _read_run(store: Store, run: int) -> _Kept:
-    """All iterations of a recorded run: one connection, two queries."""
-    columns: dict[int, Columns] = {}
-    picks = ", ".join("enum_code(head_refused_by) AS head_refused_by" if name == "head_refused_by" else name for name in COLUMNS)
-    with store.read() as con:
-        rows = con.sql(f"SELECT replica, {picks} FROM iterations WHERE run = {int(run)}").fetchnumpy()
-        constants = con.execute(
-            "SELECT replica, max(budget), max(kv_total) FROM iterations WHERE run = ? GROUP BY replica", [run]
-        ).fetchall()
-    by_replica(rows, columns)
-    return _Kept(
-        columns=columns,
-        budget=_known({replica: budget for replica, budget, _ in constants}),
-        kv_total=_known({replica: total for replica, _, total in constants}),
-    )

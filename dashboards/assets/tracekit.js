@@ -3,6 +3,7 @@
   "use strict";
   const api = (window.dash_clientside = window.dash_clientside || {});
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  const narrow = window.matchMedia("(max-width: 800px)");
   let choice = "system";
 
   function effective() {
@@ -22,6 +23,9 @@
     }
   });
   paint();
+  narrow.addEventListener("change", function () {
+    api.set_props("narrow", { data: narrow.matches });
+  });
 
   function number(value) {
     return Number(Number(value).toFixed(9)).toString();
@@ -102,7 +106,7 @@
     theme: function (value) {
       choice = value || "system";
       const now = paint();
-      return [now, now];
+      return [now, now, narrow.matches];
     },
     share: function () {
       const copied = navigator.clipboard ? navigator.clipboard.writeText(location.href) : Promise.reject();

@@ -9,9 +9,10 @@ import numpy as np
 from dash import Dash, Input, Output, dcc, html
 
 from dashboards.address import Address, parse_address, window_ns
-from dashboards.blame import blame_of, carriers
+from dashboards.blame import Waits, carriers
 from dashboards.markup import data_table, figure_with_table
 from dashboards.members import MOST, Member, members_of
+from dashboards.overlay import overlay_of
 from dashboards.palette import THEMES, Theme
 from dashboards.plain_figures import step_figure
 from dashboards.queries import RunBook
@@ -22,6 +23,7 @@ from tracekit.errors import TracekitError
 __all__ = ["register_detail", "render_detail"]
 
 BUCKETS = 400
+"""Stretches of a window; where it has carried most of the waiting is told by them."""
 SHOWN = 4
 """Prefill entries of an iteration that are named."""
 
@@ -44,6 +46,7 @@ def render_detail(book: RunBook, search: str | None, theme: str) -> list[Any]:
         if book.recorded(address.run) is None:
             return []
         data = book.data(address.run)
+        waits = overlay_of(book, address).waits
     except TracekitError as error:
         return [html.P(str(error), className="notice")]
     if not data.has_iterations:
@@ -51,14 +54,14 @@ def render_detail(book: RunBook, search: str | None, theme: str) -> list[Any]:
     its = data.iterations
     span = int(its["start_ns"].min()), int((its["start_ns"] + its["duration_ns"]).max())
     window = window_ns(address, span)
-    return [*_blame(data, address, window, THEMES[theme]), *_members(data, address, window)]
+    return [*_blame(waits, window, THEMES[theme]), *_members(data, address, window)]
 
 
-def _blame(data: RunData, address: Address, window: tuple[int, int], theme: Theme) -> Iterator[Any]:
-    if not address.selects:
+def _blame(waits: Waits | None, window: tuple[int, int], theme: Theme) -> Iterator[Any]:
+    if waits is None:
         return
     edges = np.linspace(*window, BUCKETS + 1).astype(np.int64)
-    found = blame_of(data, address, edges)
+    found = waits.within(edges)
     yield html.H2("When the selected requests waited")
     if not found.total_ns:
         yield html.P(f"The {count(found.requests)} selected requests never waited.", className="summary")
@@ -72,7 +75,7 @@ def _blame(data: RunData, address: Address, window: tuple[int, int], theme: Them
         f" {count(few)} of {BUCKETS} stretches of {seconds(width)} carry 80 %."
     )
     waiting = found.waited_ns / 1e9 / width
-    lines = [("selected requests waiting", waiting.tolist(), theme.waiting)]
+    lines = [("selected requests waiting", waiting.tolist(), theme.blame)]
     figure = step_figure(window[0] / 1e9, width, lines, theme, "seconds on the engine clock", "waiting")
     rows = [
         [f"{edges[at] / 1e9:,.3f}", seconds(found.waited_ns[at] / 1e9)] for at in np.argsort(-found.waited_ns, kind="stable")[:50]

@@ -32,9 +32,16 @@ class Asker:
         (self._show,) = [each for each in known if "timeline.figure" in each["output"]]
         self.shown: dict[str, Any] = {"drawn.data": {}}
 
-    def ask(self, search: str, theme: str = "light") -> dict[str, Any]:
+    def ask(self, search: str, theme: str = "light", overlaid: str | None = None) -> dict[str, Any]:
         """Everything that the page shows after the answer, by ``id.property``; ``sent`` are what the answer had."""
-        values = {"url.search": search, "tick.n_intervals": 0, "theme.data": theme, "drawn.data": self.shown["drawn.data"]}
+        values = {
+            "url.search": search,
+            "tick.n_intervals": 0,
+            "theme.data": theme,
+            "drawn.data": self.shown["drawn.data"],
+            "narrow.data": False,
+            "overlaid.data": overlaid,
+        }
         outputs = [dict(zip(("id", "property"), each.rsplit(".", 1), strict=True)) for each in _names(self._show["output"])]
         body = {
             "output": self._show["output"],

@@ -76,7 +76,7 @@ def test_a_run_that_ends_is_taken_over_as_it_is(store: Store, monkeypatch: pytes
     assert (book.view("live").state, book.view("live").live) == ("committing", True)
     commit_run(store, sink, {"name": "live", "events": "full", "iterations": 300})
     opened = []
-    monkeypatch.setattr("dashboards.queries._read_run", lambda *a: opened.append(a))
+    monkeypatch.setattr("dashboards.queries.read_run", lambda *a: opened.append(a))
     view = book.view(sink.name)
     assert (view.ref, view.state, view.live, opened) == ("1", "finished", False, [])
     assert same(view.frames[0], iteration_rows(300))
@@ -226,7 +226,7 @@ def test_the_least_looked_at_goes_first(store: Store, monkeypatch: pytest.Monkey
         book.view(ref)
     assert len(book._kept._values) == 2
     opened = []
-    monkeypatch.setattr("dashboards.queries._read_run", lambda *a: opened.append(a))
+    monkeypatch.setattr("dashboards.queries.read_run", lambda *a: opened.append(a))
     book.view("1")
     book.view("3")
     assert opened == []

@@ -14,9 +14,10 @@ from dashboards.access import is_loopback
 from dashboards.address import parse_address
 from dashboards.app import create_app
 from dashboards.buckets import downsample, span_ns
-from dashboards.figures import STRIPS, timeline_figure
-from dashboards.pages.timeline import COVERED
+from dashboards.figures import Drawn, timeline_figure
+from dashboards.pages.timeline_answer import COVERED
 from dashboards.palette import THEMES, Theme, reason_fill
+from dashboards.timeline_layout import STRIPS
 from tests.dashboards.asking import Asker
 from tests.dashboards.runs import a_writer_at_work, frame_of, in_a_killed_process, iteration_rows, recorded, spooled
 from tracekit.store import Store, code_names
@@ -42,6 +43,10 @@ def values(packed: dict[str, str]) -> np.ndarray:
 def trace(page: dict[str, Any], name: str) -> np.ndarray:
     (found,) = [each for each in page["timeline.figure"]["data"] if each["name"] == name]
     return values(found["y"])[:-1]
+
+
+def drawn(window: tuple[int, int], **more: Any) -> Drawn:
+    return Drawn(reasons=REASONS, window_ns=window, **more)
 
 
 def test_a_finished_run(store: Store) -> None:
@@ -200,7 +205,7 @@ def test_the_figure_is_one_that_plotly_knows(theme: str, window: tuple[int, int]
     rows = iteration_rows(3000)
     rows["preempted"][::100] = 2
     frame = frame_of(rows)
-    figure = timeline_figure(downsample(frame, *window), REASONS, THEMES[theme], budget=1024, kv_total=1000, window_ns=window)
+    figure = timeline_figure(downsample(frame, *window), drawn(window, budget=1024, kv_total=1000), THEMES[theme])
     checked = go.Figure(figure)  # raises on a name or value that Plotly does not have
     assert [note.text for note in checked.layout.annotations] == [f"<b>{title}</b>" for title, *_ in STRIPS]
     assert len(str(figure)) < 700_000
@@ -212,10 +217,10 @@ def test_the_figure_is_one_that_plotly_knows(theme: str, window: tuple[int, int]
 
 def test_a_budget_far_above_every_batch_is_said_and_not_drawn() -> None:
     buckets = downsample(frame_of(iteration_rows(3000)), 0, 30_000_000_000)
-    for budget, drawn in ((2000, True), (8192, False)):
-        figure = timeline_figure(buckets, REASONS, THEMES["dark"], budget=budget, kv_total=None, window_ns=(0, 30_000_000_000))
+    for budget, there in ((2000, True), (8192, False)):
+        figure = timeline_figure(buckets, drawn((0, 30_000_000_000), budget=budget), THEMES["dark"])
         names = [each["name"] for each in figure["data"]]
-        assert ("token budget" in names, "off the scale" in figure["layout"]["annotations"][0]["text"]) == (drawn, not drawn)
+        assert ("token budget" in names, "off the scale" in figure["layout"]["annotations"][0]["text"]) == (there, not there)
         assert "all blocks" not in names
 
 

@@ -6,8 +6,9 @@ there is a prompt, so an iteration without prefill pays ``max(floor, a)``, and p
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,8 +41,8 @@ class CostForm:
         found: Floats = np.maximum(latency.a_ns + latency.b_ns * tokens, self.weights_ns) - self.weights_ns
         return np.where(tokens > 0, found, 0.0)
 
-    def device_ns(self, rows: Rows) -> Floats:
-        """Predicted device time of rows of ``iterations``; 0 where nothing was computed."""
+    def device_ns(self, rows: Rows | Mapping[str, npt.NDArray[Any]]) -> Floats:
+        """Predicted device time of rows of ``iterations`` (or of its columns); 0 where nothing was computed."""
         tokens = rows["prefill_tokens"].astype(np.float64)
         latency = self.latency
         found: Floats = (
@@ -49,6 +50,13 @@ class CostForm:
         )
         found += latency.e_ns * rows["decode_kv_tokens"]
         return np.where((tokens > 0) | (rows["decode_seqs"] > 0), found, 0.0)
+
+    def expected_ns(self, rows: Rows | Mapping[str, npt.NDArray[Any]]) -> Floats:
+        """Predicted duration of rows of ``iterations`` (or of its columns), the recorded host time included. One that computes
+        nothing takes as long as the engine waited."""
+        device, host = self.device_ns(rows), rows["host_ns"].astype(np.float64)
+        found: Floats = np.maximum(device, host) if self.asynchronous else device + host
+        return np.where(device > 0, found, rows["duration_ns"])
 
     def saved_ns(self, rows: Rows, less: Floats) -> Ints:
         """By how much rows of ``iterations`` had been shorter, had the device been busy ``less`` ns (predicted) less.

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from replay_engine.tables import TABLES, with_replica
+from tracekit.diagnosis.engines import engine_settings
 from tracekit.metrics import Labels, MatrixInputs, SloTable, evaluate_slo
 from tracekit.metrics.attainment import SloResult, asked_parts, request_limits
 from tracekit.record import MemoryRecord
@@ -138,10 +139,7 @@ class RunData:
 
     def engine_of(self, replica: int) -> SchedulerConfig:
         """The scheduler's settings of a replica: with separate pools the prefill engines come first."""
-        policy = self.policy
-        if not policy.engines:
-            return policy.scheduler
-        return policy.engines["prefill" if replica < policy.rules.pd.prefill else "decode"]
+        return engine_settings(self.policy, replica)
 
     @cached_property
     def replicas(self) -> tuple[int, ...]:

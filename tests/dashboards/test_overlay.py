@@ -1,0 +1,186 @@
+"""What the timeline says beyond its rows: expected durations, the oldest wait, findings, and when the selection waited."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboards.address import Address, parse_address
+from dashboards.buckets import downsample
+from dashboards.columns import Columns
+from dashboards.figures import Drawn, timeline_figure
+from dashboards.oldest import IN_QUEUE, oldest_of, read_oldest
+from dashboards.overlay import Bracket, Overlay, overlay_key, overlay_of
+from dashboards.pages.timeline_answer import prepare_overlay, render
+from dashboards.palette import THEMES
+from dashboards.queries import RunBook
+from dashboards.summary import describe_window
+from replay_engine.profile import Latency
+from tests.dashboards.runs import iteration_rows
+from tracekit.diagnosis.iteration_cost import CostForm
+from tracekit.replay import replay
+from tracekit.store import code_names, sql
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "demo_trace.jsonl.gz"
+REASONS = code_names("iterations", "head_refused_by")
+TIGHT = ("num_gpu_blocks=1300", "max_num_batched_tokens=1024", "max_num_seqs=16", "max_model_len=20000", "watermark=0.02")
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory: pytest.TempPathFactory) -> RunBook:
+    db = tmp_path_factory.mktemp("overlay") / "t.duckdb"
+    replay(str(EXAMPLE), limit=250, db=str(db), engine="sim", sets=TIGHT, slo="ttft=500ms,tpot=50ms")
+    return RunBook(db)
+
+
+def values(packed: dict[str, str]) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(packed["bdata"]), f"<{packed['dtype']}").astype(float)
+
+
+def trace(figure: dict[str, Any], name: str) -> np.ndarray:
+    (found,) = [each for each in figure["data"] if each["name"] == name]
+    return values(found["y"])[:-1]
+
+
+WAIT = st.tuples(st.integers(0, 60), st.integers(0, 25)).map(lambda pair: (pair[0], pair[0] + pair[1]))
+
+
+@given(st.lists(WAIT, max_size=12), st.lists(st.integers(0, 90), min_size=2, max_size=9, unique=True).map(sorted))
+def test_the_oldest_wait_is_that_of_whoever_has_stood_longest(waits: list[tuple[int, int]], edges: list[int]) -> None:
+    """Held against every moment, a hundredth of a tick before and after the ends included."""
+    begin, end = (np.array([each[side] for each in waits], np.int64) * 100 for side in (0, 1))
+    cut = np.array(edges, np.int64) * 100
+    found = oldest_of(begin, end).peaks(cut)
+    for bucket in range(len(cut) - 1):
+        moments = np.arange(cut[bucket] + 1, cut[bucket + 1] + 1)
+        standing = (begin[:, None] < moments) & (moments <= end[:, None])
+        longest = np.where(standing, moments - begin[:, None], 0)
+        assert found[bucket] == longest.max(initial=0)
+
+
+def test_the_oldest_wait_of_a_run(book: RunBook) -> None:
+    phases = ", ".join(f"'{name}'" for name in IN_QUEUE)
+    longest = sql(book.store, f"SELECT max(end_ns - start_ns) FROM spans WHERE run = 1 AND phase IN ({phases})").rows[0][0]
+    page = render(book, "?run=1", "light", {})
+    drawn = trace(page.figure, "oldest wait (right)")
+    assert drawn.max() == pytest.approx(longest / 1e9, rel=1e-6)
+    assert [each["yaxis"] for each in page.figure["data"] if each["name"] == "oldest wait (right)"] == ["y7"]
+    assert page.figure["layout"]["yaxis7"]["title"]["text"] == "oldest wait, s"
+    assert read_oldest(book.store, 99) == {}
+    there = trace(page.figure, "waiting") > 0
+    assert (drawn[there] > 0).all()
+
+
+def test_a_simulated_run_takes_what_its_profile_expects(book: RunBook) -> None:
+    view = book.view("1")
+    frame = view.frames[0]
+    assert view.expected
+    assert np.abs(frame["expected_ns"] - frame["duration_ns"]).max() <= 1
+    page = render(book, "?run=1", "light", {})
+    assert "Every iteration took what the profile expects." in page.summary
+    assert np.allclose(trace(page.figure, "expected"), trace(page.figure, "mean"), rtol=1e-5)
+    config = 1300 - int(0.02 * 1300) - 1  # one block is never handed out
+    assert set(trace(page.figure, "watermark")) == {config}
+
+
+def test_iterations_that_take_longer_are_shaded_and_named() -> None:
+    rows = iteration_rows(300)
+    cost = CostForm(Latency(**dict.fromkeys(Latency.__dataclass_fields__, 0.0) | {"floor_ns": 10e6}), asynchronous=False)
+    rows["duration_ns"][200] = 9_000_000
+    rows["duration_ns"][123] = 13_000_000
+    rows["start_ns"] = np.cumsum(rows["duration_ns"]) - rows["duration_ns"]
+    columns = Columns(cost)
+    columns.append(rows)
+    buckets = downsample(columns.frame(), 0, 3_002_000_000)
+    assert buckets.against is not None
+    assert tuple(buckets.against) == (3_002_000_000, 3_000_000_000, 123, 3_000_000)
+    drawn = Drawn(reasons=REASONS, window_ns=(0, 3_002_000_000))
+    said = describe_window(buckets, drawn)
+    assert "Iterations took 2 ms (0.1%) more than the profile expects; furthest off is iteration 123, 3 ms longer" in said
+    figure = timeline_figure(buckets, drawn, THEMES["light"])
+    off = trace(figure, "duration") - trace(figure, "expected")
+    assert sorted(np.round(off[off != 0], 3).tolist()) == [-1, 3]
+    at = [each["name"] for each in figure["data"]].index("duration")
+    assert (figure["data"][at]["fill"], figure["data"][at - 1]["name"]) == ("tonexty", "expected")
+
+
+def test_without_a_profile_nothing_is_expected() -> None:
+    columns = Columns()
+    columns.append(iteration_rows(30))
+    drawn = Drawn(reasons=REASONS, window_ns=(0, 300_000_000))
+    buckets = downsample(columns.frame(), *drawn.window_ns)
+    assert "expected" not in [each["name"] for each in timeline_figure(buckets, drawn, THEMES["dark"])["data"]]
+    assert "The profile does not say how long iterations take." in describe_window(buckets, drawn)
+
+
+def test_findings_are_brackets_and_the_selection_is_painted(book: RunBook) -> None:
+    plain = overlay_of(book, Address(run="1"))
+    assert plain.brackets
+    assert plain.waits is None
+    chosen = plain.brackets[0].id
+    search = f"?run=1&cls=interactive&f={chosen}"
+    first = render(book, search, "light", {})
+    key = overlay_key(book.recorded("1")["spool"], parse_address(search))  # type: ignore[index]
+    assert first.drawn["overlay"] == key
+    assert not [each for each in first.figure["layout"]["annotations"] if chosen in each["text"]]
+    assert prepare_overlay(book, search) == key
+    second = render(book, search, "light", first.drawn, overlaid=key)
+    assert [each["text"] for each in second.figure["layout"]["annotations"] if chosen in each["text"]]
+    assert chosen in second.summary
+    again = render(book, search, "light", second.drawn, overlaid=key)
+    assert "figure" not in str(type(again.figure)) and not isinstance(again.figure, dict)
+    waits = overlay_of(book, parse_address(search)).waits
+    assert waits is not None
+    edges = values(second.figure["data"][0]["x"])
+    drawn = trace(second.figure, "selected waiting (right)")
+    assert float((drawn * np.diff(edges)).sum()) == pytest.approx(waits.within(np.array([0, 10**18])).total_ns / 1e9, rel=1e-5)
+    zoomed = render(book, search + "&t=1-2", "light", {}, overlaid=key)
+    assert trace(zoomed.figure, "selected waiting (right)").max() > 0
+
+
+def test_the_window_is_no_part_of_a_selection() -> None:
+    key = overlay_key("s", Address(run="1", cls="a", t=(1.0, 2.0)))
+    assert key == overlay_key("s", Address(run="last", cls="a", last_s=3.0, iterations=(1, 2)))
+    assert key != overlay_key("s", Address(run="1", cls="b", t=(1.0, 2.0)))
+    assert key != overlay_key("z", Address(run="1", cls="a", t=(1.0, 2.0)))
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("narrow", [False, True])
+def test_strips_and_lanes_do_not_overlap(theme: str, narrow: bool) -> None:
+    rows = iteration_rows(400)
+    rows["recomputed_tokens"] = rows["prefill_tokens"] // 2
+    columns = Columns()
+    columns.append(rows)
+    marks = (
+        Bracket("A", 0.5, (0.0, 4.0), True),
+        Bracket("B", 0.25, (3.0, 3.5), False),
+        Bracket("C", 0.1, (1.0, 1.5), False),
+        Bracket("elsewhere", 0.1, (8.0, 9.0), False),
+    )
+    window = (0, 3_300_000_000)
+    figure = timeline_figure(
+        downsample(columns.frame(), *window),
+        Drawn(reasons=REASONS, window_ns=window, overlay=Overlay(marks), kv_total=1000, reserved=50, budget=1024,
+              marked_s=(1.0, 1.1)),
+        THEMES[theme], narrow=narrow,
+    )  # fmt: skip
+    layout = go.Figure(figure).layout
+    domains = [layout[name].domain for name in ("yaxis", "yaxis2", "yaxis3", "yaxis4", "yaxis5")]
+    for above, below in zip(domains, domains[1:], strict=False):
+        assert above[0] > below[1]
+    lanes = [note for note in layout.annotations if note.text.startswith("<b>") and "%" in note.text]
+    assert [note.text.split("</b>")[0] for note in lanes] == ["<b>A", "<b>B", "<b>C"]
+    assert len({note.y for note in lanes}) == 3
+    assert min(note.y for note in lanes) > domains[0][1]
+    for shape in layout.shapes:
+        assert 0 <= shape.x0 <= shape.x1 <= 3.3
+    (recomputed,) = [each for each in figure["data"] if each["name"] == "recomputed"]
+    assert recomputed["fillpattern"]["shape"] == "/"
