@@ -80,7 +80,7 @@ class Replica:
         self.now: int = 0 if before is None else before.now
         self.next_ns = self.now
         self._coaster: Coaster | None = None
-        if coast and isinstance(executor, SimExecutor) and can_coast(self.scheduler.state):
+        if coast and type(executor) is SimExecutor and can_coast(self.scheduler.state):
             self._coaster = Coaster(self.scheduler, executor, self.recorder, calendar, self._deliver, self._retire)
         self._under_way: tuple[tuple[BatchPlan, Pending] | None, SequenceOf[Sequence], int] = (None, (), self.now)
         """The plan in flight, who has ended but still holds seat and blocks, and when the next plan is made."""

@@ -150,9 +150,7 @@ class Engines:
 def engines_for(setup: Setup, rules: Rules, configs: Sequence[SchedulerConfig]) -> Engines:
     """One engine for each of ``configs``. Real ones share the model and the device, one iteration at a time."""
     if setup.torch is None:
-        from replay_engine.simulator import SimExecutor
-
-        return Engines(executors=[SimExecutor(setup.profile.latency, asynchronous=each.async_scheduling) for each in configs])
+        return Engines(executors=_simulated(setup, configs))
     from replay_engine.torch_engine.engine_rows import EngineSink
 
     built = [setup.torch.build(config, rules, setup.source) for config in configs]
@@ -171,3 +169,12 @@ def engines_for(setup: Setup, rules: Rules, configs: Sequence[SchedulerConfig]) 
 
         found.connector, found.kv_block_bytes = TorchConnector(built, rules.pd.prefill), built[0].kv.block_bytes
     return found
+
+
+def _simulated(setup: Setup, configs: Sequence[SchedulerConfig]) -> list[Executor]:
+    from replay_engine.simulator import SimExecutor
+
+    latency, noise = setup.profile.latency, setup.noise
+    if noise is None:
+        return [SimExecutor(latency, asynchronous=each.async_scheduling) for each in configs]
+    return [noise.executor(latency, asynchronous=each.async_scheduling, replica=at) for at, each in enumerate(configs)]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from replay_engine.front_door import DoorFacts
+from replay_engine.noise import IterationNoise
 from replay_engine.policy import Policy
 from replay_engine.profile import Profile
 from tracekit.door_facts import door_facts, door_notes
@@ -30,7 +31,7 @@ from tracekit.traces.load import load_trace, report_of
 from tracekit.traces.source import TraceSource
 from tracekit.traces.tolerance import tolerance
 
-__all__ = ["ReplayReport", "Setup", "recorded_run", "replay", "run_result"]
+__all__ = ["ReplayReport", "Setup", "prepare_setup", "recorded_run", "replay", "run_result"]
 
 Progress = Callable[[int, int, str], None]
 Say = Callable[[str], None]
@@ -65,6 +66,8 @@ class Setup:
     warmup_ns: int
     facts: DoorFacts
     torch: TorchEngine | None = None
+    noise: IterationNoise | None = None
+    """Of a simulated engine's iterations; ``None``: they take what the profile says."""
 
 
 def replay(
@@ -137,7 +140,7 @@ def _job(store: Store, job: Job, given: dict[str, Any]) -> ReplayReport:
         if say is not None:
             say(line)
 
-    setup = _prepare(store, given, tell)
+    setup = prepare_setup(store, given, tell)
     return recorded_run(store, job, setup, name=given["name"], diagnose=given["diagnose"], progress=given["progress"], tell=tell,
                         lines=lines)  # fmt: skip
 
@@ -162,7 +165,8 @@ def _verdict(setup: Setup, record: RunRecord) -> Callable[[int, str], list[str]]
     return verdict_lines(setup, record)
 
 
-def _prepare(store: Store, given: dict[str, Any], tell: Say) -> Setup:
+def prepare_setup(store: Store, given: dict[str, Any], tell: Say) -> Setup:
+    """Everything that the options of ``replay`` decide; a trace that is a file is loaded. Errors as ``replay``'s."""
     check_slice(given)  # a slip is told before a long trace is loaded
     given["sets"] = (*given["sets"], *_fleet_sets(given))
     engine = settle_engine(given)

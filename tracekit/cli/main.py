@@ -23,6 +23,7 @@ from tracekit.cli import (
     diagnose_cmd,
     experiment_cmd,
     export_cmd,
+    gate_cmd,
     jobs_cmd,
     profiles_cmd,
     replay_cmd,
@@ -62,7 +63,8 @@ def _root(
 
 _VERBS = (
     replay_cmd, traces_cmd, validate_cmd, synth_cmd, describe_cmd, runs_cmd, diagnose_cmd, compare_cmd, experiment_cmd,
-    calibrate_cmd, tune_cmd, trial_cmd, capacity_cmd, profiles_cmd, jobs_cmd, dashboard_cmd, store_cmd, export_cmd,
+    calibrate_cmd, tune_cmd, trial_cmd, capacity_cmd, gate_cmd, profiles_cmd, jobs_cmd, dashboard_cmd, store_cmd,
+    export_cmd,
 )  # fmt: skip
 for _verbs in _VERBS:
     _verbs.register(app)

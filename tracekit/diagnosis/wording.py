@@ -6,7 +6,7 @@ from tracekit.diagnosis.finding import Change, Diagnosis, Finding, Proof, Unname
 from tracekit.diagnosis.proof import confirmed
 from tracekit.metrics.wording import share, span_text
 
-__all__ = ["besides", "change_text", "figure_text", "headline", "recommended", "title"]
+__all__ = ["besides", "change_text", "figure_text", "finding_ids", "headline", "recommended", "title"]
 
 _TITLES = {
     "QUEUE_BUDGET": "waiting because every iteration's token budget is spent",
@@ -27,12 +27,18 @@ _TITLES = {
     "CLIENT_LIMIT": "the wait is before the server",
     "PD_IMBALANCE": "engines are not equally busy",
     "KV_TRANSFER": "moving KV takes most of the time",
+    "ROUTING_IMBALANCE": "routing imbalance",
 }
 CALM = 0.2
 """A share of the excess that no finding explains: beyond, it is said before anything is recommended."""
 
 LARGE = 0.1
 """Of all the time that requests took: an effect without a name that takes as much is part of the verdict."""
+
+
+def finding_ids() -> tuple[str, ...]:
+    """Every cause that a diagnosis can name."""
+    return tuple(_TITLES)
 
 
 def title(name: str) -> str:
