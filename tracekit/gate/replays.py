@@ -14,7 +14,8 @@ from typing import Literal
 import numpy as np
 
 from replay_engine.noise import IterationNoise, stated_error
-from replay_engine.tables import TABLES, RequestState
+from replay_engine.tables import TABLES
+from replay_engine.types import RequestState
 from tracekit.diagnosis.diagnose import diagnose
 from tracekit.diagnosis.finding import Diagnosis
 from tracekit.diagnosis.run_data import RunData, tidy
