@@ -14,6 +14,7 @@ from werkzeug.exceptions import HTTPException
 
 from dashboards.access import Access, forged
 from dashboards.sign_in import SIGN_IN, challenge, register_sign_in
+from dashboards.uploads import MOST_BYTES
 from tracekit import __version__
 from tracekit.errors import shown
 
@@ -37,6 +38,7 @@ def guard(app: Dash, access: Access) -> None:
     """Put checks and headers around an app whose callbacks are all registered: its own inline scripts are named by digest."""
     server: Flask = app.server
     policy = _policy(app)
+    server.config["MAX_CONTENT_LENGTH"] = MOST_BYTES * 4 // 3 + (1 << 20)
 
     def check() -> Response | None:
         if not access.answers_to(request.host):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dashboards.columns import Frame
+from dashboards.job_runs import JobRuns, is_job
 from dashboards.kept import Followed, Kept, follow, read_run
 from dashboards.remembered import Remembered
 from dashboards.run_words import Listed, listed_run, listed_spool, live_message, recorded_message
@@ -74,7 +75,7 @@ class RunBook:
     """One database's runs for all pages of a process; every method may be called from any thread."""
 
     def __init__(self, db: str | Path, *, read_only: bool = False) -> None:
-        self.store = Store(db, wait_s=WAIT_S)
+        self.store = Store(Path(db).absolute(), wait_s=WAIT_S)
         self.read_only = read_only
         """Whether pages may start nothing."""
         self._lock = threading.RLock()
@@ -83,6 +84,7 @@ class RunBook:
         self._held_off: tuple[float, str] = (0.0, "")
         self._kept: Remembered[Kept] = Remembered(KEPT_BYTES, lambda kept: kept.bytes)
         self._followed: dict[str, Followed] = {}
+        self._jobs = JobRuns(self.store.folder)
         self._memory: Remembered[object] = Remembered(REMEMBERED)
         self._data: Remembered[RunData] = Remembered(DATA_KEPT)
 
@@ -123,7 +125,7 @@ class RunBook:
             return None if isinstance(found, SpoolInfo) else found
 
     def view(self, ref: str) -> RunView:
-        """The run that ``ref`` names: a number, a spool's name, a run's name, or ``LATEST``.
+        """The run that ``ref`` names: a number, a run's or spool's name, a job's id, or ``LATEST``.
 
         ``UsageError`` where there is none; ``LockedError`` while it is in the database only and a writer is at work.
         """
@@ -170,6 +172,8 @@ class RunBook:
     def _find(self, ref: str) -> SpoolInfo | dict[str, Any] | None:
         recorded = {row["spool"]: row for row in self._rows}
         spools = [spool for spool in spools_there(self.store) if spool.folder.name not in recorded]
+        if is_job(ref):
+            ref = self._jobs.run_of(ref, spools)
         if ref == LATEST:
             running = [spool for spool in spools if spool.alive]
             latest: list[SpoolInfo | dict[str, Any]] = [*spools[-1:], *self._rows[-1:], *running[-1:]]

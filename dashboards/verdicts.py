@@ -24,9 +24,11 @@ class Verdict(NamedTuple):
 
 
 class Proven(NamedTuple):
-    """A change of the policy in words and flags, and what a replay of it did (``outcome`` empty: it was not replayed)."""
+    """A change of the policy in words, as ``--set`` takes it and as flags, and what replaying it did (``outcome`` empty: none was
+    made)."""
 
     change: str
+    sets: tuple[str, ...]
     flags: str
     price: str
     why: str
@@ -131,6 +133,7 @@ def _proven(change: dict[str, Any]) -> Proven:
     knob = f"{change['knob']} {change['old']} → {change['new']}" if change.get("new") else change["knob"]
     return Proven(
         change=knob,
+        sets=tuple(change["set"]),
         flags=" ".join(change["flags"].get("vllm", [])) if change.get("flags") else "",
         price=change.get("price") or "",
         why=change.get("why") or "",

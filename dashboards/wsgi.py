@@ -6,6 +6,8 @@ What is served comes from the environment: ``TRACEKIT_DB`` (default ``tracekit.d
 
 from __future__ import annotations
 
+import os
+
 from flask import Flask
 
 from dashboards.app import create_app
@@ -17,5 +19,7 @@ __all__ = ["application"]
 def application() -> Flask:
     """One worker's application. A view is its address and a job is a folder, so workers have nothing to tell each other.
     Errors as ``access_from_environment``."""
-    server: Flask = create_app(database_from_environment(), access=access_from_environment()).server
+    access = access_from_environment()
+    os.environ.pop("TRACEKIT_TOKEN", None)  # jobs that pages start need not know it
+    server: Flask = create_app(database_from_environment(), access=access).server
     return server

@@ -16,6 +16,7 @@ from replay_engine.front_door import DoorFacts
 from replay_engine.noise import IterationNoise
 from replay_engine.policy import Policy
 from replay_engine.profile import Profile
+from tracekit.again import prepare_again
 from tracekit.door_facts import door_facts, door_notes
 from tracekit.engines import ENGINES, TorchEngine, settle_engine
 from tracekit.errors import UsageError, shown
@@ -71,8 +72,8 @@ class Setup:
 
 
 def replay(
-    inputs: str | Sequence[str],
-    *,
+    inputs: str | Sequence[str] = (),
+    *, from_run: str | None = None,
     engine: str = "auto",
     model: str | None = None,
     profile: str | None = None,
@@ -107,13 +108,15 @@ def replay(
     say: Say | None = None,
 ) -> ReplayReport:  # fmt: skip
     """Replay ``inputs`` (files, globs, ``-``, or one name of a loaded trace) and record the run in ``db``; defaults as on the
-    command line. ``progress(done, total, note)`` is called now and then, ``say(line)`` with what runs, before it runs. Errors:
-    ``UsageError``, ``InputError``, ``LockedError``."""
+    command line. ``from_run``: no inputs, but a recorded run once more, with ``sets`` changed. ``progress(done, total, note)`` is
+    called now and then, ``say(line)`` with what runs, before it runs. Errors: ``UsageError``, ``InputError``, ``LockedError``."""
     return _as_job(locals())
 
 
 def _as_job(given: dict[str, Any]) -> ReplayReport:
     """The replay as a job with a folder: how it ended is written down whatever happens."""
+    if not given["inputs"] and given["from_run"] is None:
+        raise UsageError("no trace; expected TRACE..., or --from-run RUN for a recorded run once more")
     if given["engine"] not in ENGINES:
         raise UsageError(f"--engine {shown(given['engine'])}: expected one of {', '.join(ENGINES)}")
     store = Store(given["db"])
@@ -167,8 +170,11 @@ def _verdict(setup: Setup, record: RunRecord) -> Callable[[int, str], list[str]]
 
 def prepare_setup(store: Store, given: dict[str, Any], tell: Say) -> Setup:
     """Everything that the options of ``replay`` decide; a trace that is a file is loaded. Errors as ``replay``'s."""
+    sets = (*given["sets"], *_fleet_sets(given))
+    if given.get("from_run") is not None:
+        return prepare_again(store, given, sets, tell)
     check_slice(given)  # a slip is told before a long trace is loaded
-    given["sets"] = (*given["sets"], *_fleet_sets(given))
+    given["sets"] = sets
     engine = settle_engine(given)
     profile, policy = engine.profile, engine.policy
     tell(engine.line)

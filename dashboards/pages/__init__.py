@@ -9,7 +9,7 @@ from typing import Any
 from dash import Dash
 from dash.development.base_component import Component
 
-from dashboards.pages import compare, memory, quality, requests, runs, tail, timeline, trace, tuner, verdict
+from dashboards.pages import compare, jobs, memory, quality, replay, requests, runs, tail, timeline, trace, tuner, verdict
 from dashboards.queries import RunBook
 
 __all__ = ["PAGES", "Page"]
@@ -40,6 +40,8 @@ PAGES = (
     _page(compare, "/compare", "Compare", "Did the change help, and whom did it hurt?"),
     _page(tuner, "/tuner", "Tuner", "What should be set, and why may I believe it?"),
     _page(trace, "/trace", "Trace", "What is this traffic?"),
+    _page(replay, "/replay", "Replay", "What would this traffic do on another engine or policy?"),
+    _page(jobs, "/jobs", "Jobs", "What runs, and what has run?"),
     _page(quality, "/quality", "Data quality", "Can I believe this?"),
 )
 """In the order of the navigation; the first is the landing page."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from dash import Dash, Input, Output, dcc, html
 
+from dashboards.acts import change_button, register_acts, tune_button
 from dashboards.address import Address, parse_address
 from dashboards.markup import aria, data_table, figure_with_table
 from dashboards.palette import THEMES, Theme
@@ -30,6 +31,7 @@ def layout() -> Any:
         [
             html.H1("Verdict"),
             html.P("Loading …", id="vd-said", className="verdict", role="status"),
+            html.P(id="vd-acted", className="summary", role="status"),
             html.Div(id="vd-body"),
         ]
     )
@@ -42,6 +44,7 @@ def register(app: Dash, book: RunBook) -> None:
     app.callback(Output("vd-said", "children"), Output("vd-body", "children"), Input("url", "search"), Input("theme", "data"))(
         show
     )
+    register_acts(app, book)
 
 
 def render(book: RunBook, search: str | None, theme: str) -> tuple[Any, Any]:
@@ -70,6 +73,7 @@ def _body(found: Verdict, address: Address, theme: Theme) -> Iterator[Any]:
         )
     for card in cards:
         yield _card(card, address)
+    yield tune_button()
     for text in document["warnings"]:
         yield html.P(text, className="notice")
     if document["remarks"]:
@@ -135,4 +139,5 @@ def _ways(card: Card, address: Address) -> Any:
         name = {"type": "vd-flags", "finding": card.id}
         links.append(html.Code(card.advice.flags, id=name, className="flags"))
         links.append(dcc.Clipboard(content=card.advice.flags, title="Copy flags", className="copy"))
+    links += change_button(card)
     return html.Div(links, className="ways")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -41,6 +42,8 @@ def dashboard(
     from dashboards.serve import serve
 
     access = settle_access(host=host, token=token, names=tuple(allow_host or ()), read_only=read_only)
+
+    os.environ.pop("TRACEKIT_TOKEN", None)  # jobs that pages start need not know it
 
     def started(url: str) -> None:
         if as_json:

@@ -29,8 +29,12 @@ class Events(StrEnum):
 
 
 Inputs = Annotated[
-    list[str],
+    list[str] | None,
     typer.Argument(metavar="TRACE...", help="Files, globs, a folder, - for standard input, or the name of a loaded trace."),
+]
+FromRun = Annotated[
+    str | None,
+    typer.Option("--from-run", metavar="RUN", help="No TRACE but a recorded run once more; with --set for what differs."),
 ]
 EngineOption = Annotated[Engine, typer.Option("--engine", help="What runs the iterations; auto: torch where CUDA is, else sim.")]
 Model = Annotated[
@@ -79,7 +83,7 @@ Slow = Annotated[
 
 
 def replay(
-    inputs: Inputs,
+    inputs: Inputs = None, from_run: FromRun = None,
     engine: EngineOption = Engine.auto,
     model: Model = None,
     profile: Profile = None,
@@ -126,7 +130,7 @@ def _run(*, as_json: bool, debug: bool, **options: Any) -> int:
     from tracekit.cli.progress import ProgressDisplay
     from tracekit.replay import replay as replay_trace
 
-    for name in ("sets", "mapping", "fail", "slow"):
+    for name in ("inputs", "sets", "mapping", "fail", "slow"):
         options[name] = tuple(options[name] or ())
     for name in ("engine", "events", "by", "cached", "on_error"):
         options[name] = None if options[name] is None else options[name].value

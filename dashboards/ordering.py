@@ -1,0 +1,76 @@
+"""What the replay page's form says, as words of the command line; and the traces that it may name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dashboards.queries import RunBook
+from dashboards.uploads import find
+from tracekit.errors import LockedError, UsageError, shown
+from tracekit.orders import ReplayOrder, replay_words
+
+__all__ = ["KNOBS", "LoadedTrace", "loaded_traces", "order_of", "uploads_folder", "words_of"]
+
+KNOBS = ("max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold", "num_gpu_blocks")
+"""Settings that have a field of their own."""
+
+
+class LoadedTrace(NamedTuple):
+    """A trace in the database."""
+
+    name: str
+    requests: int
+
+
+def uploads_folder(book: RunBook) -> Path:
+    """Where files that browsers sent lie."""
+    return book.store.folder / "uploads"
+
+
+def loaded_traces(book: RunBook) -> list[LoadedTrace]:
+    """Latest first; empty where there is no database, or a writer is at work."""
+    if not book.store.exists():
+        return []
+    try:
+        with book.store.read() as con:
+            there = con.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'traces'").fetchall()
+            rows = con.execute("SELECT name, rows_kept FROM traces ORDER BY trace DESC").fetchall() if there else []
+    except LockedError:
+        return []
+    return [LoadedTrace(str(name), int(count)) for name, count in rows]
+
+
+def order_of(book: RunBook, form: dict[str, Any]) -> ReplayOrder:
+    """The form's values, each a text or ``None``. ``UsageError`` where it names no trace that is there."""
+    text = {name: str(value).strip() if value not in (None, "") else "" for name, value in form.items()}
+    sets = [f"{knob}={text[knob]}" for knob in KNOBS if text.get(knob)]
+    sets += [line.strip() for line in text.get("more", "").splitlines() if line.strip()]
+    return ReplayOrder(
+        trace=_trace(book, text.get("trace", "")),
+        engine=text.get("engine") or "auto",
+        profile=text.get("profile", ""),
+        policy=text.get("policy", ""),
+        sets=tuple(sets),
+        slo=text.get("slo", ""),
+        window=text.get("window", ""),
+        limit=text.get("limit", ""),
+        name=text.get("name", ""),
+    )
+
+
+def words_of(book: RunBook, form: dict[str, Any]) -> list[str]:
+    """The command line after ``tracekit``. Errors: ``UsageError``, ``ConfigError``."""
+    return replay_words(order_of(book, form), db=book.store.path.absolute())
+
+
+def _trace(book: RunBook, picked: str) -> str:
+    """A loaded trace by its name, an upload by its digest; nothing else that the server could find."""
+    kind, _, name = picked.partition(":")
+    if kind == "upload":
+        return str(find(uploads_folder(book), name).path.absolute())
+    if kind == "trace" and name in {each.name for each in loaded_traces(book)}:
+        return name
+    if not picked:
+        raise UsageError("no trace; expected one that is loaded, or a file that is sent")
+    raise UsageError(f"{shown(name or picked)}: no such trace in {book.store.path}; load it, or send it")

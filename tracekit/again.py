@@ -1,0 +1,58 @@
+"""A recorded run once more: the same requests under the same profile, policy and SLO, with what ``--set`` changes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tracekit.errors import UsageError, shown
+from tracekit.store import Store, load_run, resolve_run
+
+if TYPE_CHECKING:
+    from tracekit.replay import Setup
+
+__all__ = ["prepare_again"]
+
+_MAY_DIFFER = {
+    "inputs", "engine", "sets", "replicas", "pd", "router", "fail", "slow", "events", "name", "diagnose", "db", "progress", "say",
+    "from_run",
+}  # fmt: skip
+"""What may be said beside ``--from-run``; everything else is the run's."""
+_OPTIONS = {"trace_format": "format", "mapping": "map"}
+
+
+def prepare_again(store: Store, given: dict[str, Any], sets: Sequence[str], tell: Callable[[str], None]) -> Setup:
+    """The setup of the run that ``given["from_run"]`` names, with ``sets`` applied. Errors: ``UsageError`` for another trace or
+    option beside it, a run that cannot be replayed, or sets that change nothing; ``ConfigError``."""
+    from tracekit.diagnosis.changes import TRAFFIC, changed_setup
+    from tracekit.diagnosis.stored import setup_of
+
+    _refuse_others(given)
+    moved = [pair for pair in sets if pair.startswith(TRAFFIC)]
+    if moved:
+        raise UsageError(f"--set {shown(moved[0])}: changes the traffic, not the policy; expected a knob with --from-run")
+    row = load_run(store, resolve_run(store, given["from_run"]))
+    setup = setup_of(store, row)
+    tell(f"again: run {row['run']} ({shown(row['trace_name'])}, {setup.source.total:,} requests), simulated")
+    tell(setup.profile.describe())
+    if sets:
+        changed = changed_setup(setup, sets)
+        setup = changed.setup
+        for knob, before, after in (*changed.named, *changed.besides):
+            tell(f"policy: {knob} {before} -> {after}")
+    return replace(setup, events=given["events"])
+
+
+def _refuse_others(given: dict[str, Any]) -> None:
+    from tracekit.replay import replay
+
+    if given["inputs"]:
+        raise UsageError("--from-run: the trace is the run's; expected no TRACE beside it")
+    if given["engine"] == "torch":
+        raise UsageError("--from-run: a recorded run is replayed by the simulator; expected --engine sim")
+    for name, parameter in inspect.signature(replay).parameters.items():
+        if name not in _MAY_DIFFER and given[name] != parameter.default:
+            option = _OPTIONS.get(name, name).replace("_", "-")
+            raise UsageError(f"--{option} beside --from-run: that is the run's own; expected --set KNOB=VALUE for what differs")
