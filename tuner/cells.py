@@ -14,7 +14,7 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -30,7 +30,9 @@ from tracekit.simulate import simulate_into
 from tuner.space import configuration_key
 from tuner.windows import StudyWindow, WindowSources
 
-__all__ = ["CELLS", "FIGURES", "Cell", "CellFile", "Replays", "Result", "replay_cell", "replay_record", "setup_of"]
+__all__ = [
+    "CELLS", "FIGURES", "Cell", "CellFile", "Cells", "Replays", "Result", "replay_cell", "replay_record", "setup_of",
+]  # fmt: skip
 
 Result = dict[str, Any]
 """met, n (requests), met_tokens, window_s, missed (by part of the SLO), state, iterations, cpu_s; figures: latencies in ns."""
@@ -55,6 +57,16 @@ class Cell:
         matters = [engine_digest(), configuration_key(self.policy), self.profile.to_toml(), self.window.key(), self.rate,
                    None if self.slo is None else self.slo.to_dict(), self.seed, self.accept_degraded]  # fmt: skip
         return hashlib.sha256(json.dumps(matters, sort_keys=True, default=str).encode()).hexdigest()[:20]
+
+
+class Cells(Protocol):
+    """Results by key, of whoever replayed them: a file (``CellFile``) or a database (``tuner.postgres``)."""
+
+    def get(self, key: str) -> Result | None: ...
+
+    def put(self, key: str, result: Result) -> None: ...
+
+    def __len__(self) -> int: ...
 
 
 class CellFile:
@@ -112,9 +124,9 @@ class CellFile:
 
 
 class Replays:
-    """Replays cells, or takes their results from the file. ``replayed``: how many ran here."""
+    """Replays cells, or takes their results from where they are kept. ``replayed``: how many ran here."""
 
-    def __init__(self, sources: WindowSources, file: CellFile) -> None:
+    def __init__(self, sources: WindowSources, file: Cells) -> None:
         self.sources = sources
         self.file = file
         self.replayed = 0

@@ -2,20 +2,19 @@
 
 A claim is a lock that the operating system, or the database, lets go when its owner's process ends, however it ends. So there is
 no heartbeat to wait for, and no trial is taken over while its worker lives. On one machine locks are files of the study's folder;
-on many they are PostgreSQL's advisory locks, held by each worker's own connection.
+on many they are PostgreSQL's advisory locks, held by each worker's own connection (``tuner.postgres``).
 """
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-__all__ = ["Claims", "FileClaims", "PostgresClaims"]
+__all__ = ["Claims", "FileClaims"]
 
 
 class Claims(Protocol):
@@ -57,37 +56,6 @@ class FileClaims:
     def give(self, trial: int) -> None:
         file = self._held.pop(trial, None)
         if file is not None:
-            os.unlink(file.name)
+            with suppress(FileNotFoundError):  # whoever opened it before it was unlinked here has a lock on a file without a name
+                os.unlink(file.name)
             file.close()
-
-
-class PostgresClaims:
-    """Advisory locks of a PostgreSQL server, on a connection of its own. ``url`` as SQLAlchemy writes it."""
-
-    def __init__(self, url: str, study: str) -> None:
-        import psycopg
-
-        self._connection = psycopg.connect(url.replace("postgresql+psycopg://", "postgresql://"), autocommit=True)
-        self._space = int.from_bytes(hashlib.sha256(study.encode()).digest()[:4], "big", signed=True)
-        self._held: set[int] = set()
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        self._connection.execute("SELECT pg_advisory_lock(%s, -1)", [self._space])
-        try:
-            yield
-        finally:
-            self._connection.execute("SELECT pg_advisory_unlock(%s, -1)", [self._space])
-
-    def take(self, trial: int) -> bool:
-        if trial in self._held:
-            return True
-        row = self._connection.execute("SELECT pg_try_advisory_lock(%s, %s)", [self._space, trial]).fetchone()
-        if row is not None and row[0]:
-            self._held.add(trial)
-        return trial in self._held
-
-    def give(self, trial: int) -> None:
-        if trial in self._held:
-            self._connection.execute("SELECT pg_advisory_unlock(%s, %s)", [self._space, trial])
-            self._held.discard(trial)

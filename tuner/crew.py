@@ -7,15 +7,16 @@ import os
 import selectors
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 from tracekit.errors import TracekitError
 from tuner.lookup import Want
+from tuner.worker import STORAGE
 
-__all__ = ["Crew"]
+__all__ = ["DEATHS", "LOOK_EVERY_S", "Crew", "Heard", "pieces_of", "raise_error"]
 
 LOOK_EVERY_S = 0.2
 PIECE = 4
@@ -29,8 +30,9 @@ class Crew:
     """Worker processes, started at once. Use it as a context manager: none outlives it."""
 
     def __init__(self, database: Path, folder: Path, storage: str | None, workers: int) -> None:
-        self._command = [sys.executable, "-m", "tuner.worker", str(database), str(folder), *([storage] if storage else [])]
-        self._workers = [_Worker(self._command) for _ in range(workers)]
+        self._command = [sys.executable, "-m", "tuner.worker", str(database), str(folder)]
+        self._storage = storage
+        self._workers = [_Worker(self._command, storage) for _ in range(workers)]
         self._deaths = 0
 
     def __enter__(self) -> Crew:
@@ -52,7 +54,7 @@ class Crew:
 
     def replay(self, wants: Sequence[Want], cancelled: Callable[[], bool]) -> None:
         """Replay all of ``wants``, a few at a time by whoever is free."""
-        pieces = [{"wants": [want.to_dict() for want in wants[at : at + PIECE]]} for at in range(0, len(wants), PIECE)]
+        pieces = pieces_of(wants)
         shares: list[list[dict[str, Any]]] = [[] for _ in self._workers]
         self._run(shares, lambda _: None, cancelled, pieces)
 
@@ -77,7 +79,7 @@ class Crew:
                         selector.register(worker.answers, selectors.EVENT_READ, worker)
                         continue
                     for answer in answers:
-                        _raise(answer)
+                        raise_error(answer)
                         if "ready" in answer:
                             worker.go_on(pool)
                         else:
@@ -88,21 +90,22 @@ class Crew:
         self._deaths += 1
         if self._deaths > DEATHS:
             raise TracekitError(f"{self._deaths} worker processes ended on their own; what is done is kept")
-        worker.start(self._command)
+        worker.start(self._command, self._storage)
 
 
 class _Worker:
     """One process; its answers are read without waiting for whole lines."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], storage: str | None) -> None:
         self.todo: list[dict[str, Any]] = []
         self.order: dict[str, Any] | None = None
-        self.start(command)
+        self.start(command, storage)
 
-    def start(self, command: Sequence[str]) -> None:
+    def start(self, command: Sequence[str], storage: str | None) -> None:
         """A fresh process; the order that the last one had is told to it."""
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
-                                         env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"})  # fmt: skip
+        env = {name: value for name, value in os.environ.items() if name != STORAGE}
+        env |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"} | ({} if storage is None else {STORAGE: storage})
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=env)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._orders: IO[bytes] = self._process.stdin
@@ -145,7 +148,13 @@ class _Worker:
         self.close()
 
 
-def _raise(answer: dict[str, Any]) -> None:
+def pieces_of(wants: Sequence[Want]) -> list[dict[str, Any]]:
+    """Orders of a few wants each."""
+    return [{"wants": [want.to_dict() for want in wants[at : at + PIECE]]} for at in range(0, len(wants), PIECE)]
+
+
+def raise_error(answer: Mapping[str, Any]) -> None:
+    """Raise what a worker could not do."""
     if "error" in answer:
         error = TracekitError(answer["error"])
         error.exit_code = answer["exit_code"]

@@ -20,14 +20,17 @@ __all__ = ["Budget", "Searcher", "evaluate"]
 MARGINS = (0.15, 0.10, 0.05)
 """How far below the best trial, on the same windows, a trial may be after the first, the second, and any later one."""
 TAILS = tuple(f"{name}_p99" for name in FIGURES)
+LOOK_EVERY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """``trials`` in all of the study, ended or under way; ``until``: time.monotonic() after which no other trial begins."""
+    """``trials`` in all of the study, ended or under way; ``until``: time.monotonic() after which no other trial begins;
+    ``most``: trials that this call carries out."""
 
     trials: int
     until: float | None = None
+    most: int | None = None
 
     def spent(self) -> bool:
         return self.until is not None and time.monotonic() >= self.until
@@ -43,7 +46,8 @@ class Searcher:
 
     def run(self, budget: Budget, done: Callable[[int], None], cancelled: Callable[[], bool]) -> None:
         """Until the budget is spent. ``done(number)`` after each trial; ``KeyboardInterrupt`` when ``cancelled()``."""
-        while not budget.spent():
+        carried_out = 0
+        while not budget.spent() and carried_out != budget.most:
             asked = self.study.ask(budget.trials)
             if asked is None:
                 return
@@ -51,6 +55,19 @@ class Searcher:
                 raise KeyboardInterrupt
             self.carry_out(asked)
             done(asked.number)
+            carried_out += 1
+
+    def settle(self, done: Callable[[int], None], cancelled: Callable[[], bool]) -> None:
+        """Wait for the trials that others have under way, and carry out those whose workers die: an answer needs them all."""
+        while self.study.under_way():
+            if cancelled():
+                raise KeyboardInterrupt
+            orphan = self.study.orphan()
+            if orphan is None:
+                time.sleep(LOOK_EVERY_S)
+            else:
+                self.carry_out(orphan)
+                done(orphan.number)
 
     def carry_out(self, asked: Asked) -> None:
         """One trial. What a replay cannot do fails the trial, with the reason; an interrupt is raised and leaves it open."""

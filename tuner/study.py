@@ -23,13 +23,13 @@ from optuna.trial import FrozenTrial, TrialState
 
 from replay_engine.config import ConfigError
 from replay_engine.policy import Policy
-from tracekit.errors import UsageError, shown
-from tuner.claims import Claims, FileClaims, PostgresClaims
+from tuner.claims import Claims, FileClaims
 from tuner.plan import TunePlan
+from tuner.postgres import PostgresClaims, check_url, optuna_url
 from tuner.proposing import FULL, PointSampler
 from tuner.space import Point
 
-__all__ = ["Asked", "TuneStudy", "open_study"]
+__all__ = ["Asked", "TuneStudy", "forget_study", "open_study", "study_name"]
 
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 REASON = "reason"
@@ -76,9 +76,8 @@ class TuneStudy:
     def ask(self, limit: int) -> Asked | None:
         """The next trial, an orphaned one first; ``None`` when ``limit`` trials have ended or are under way, or none is left."""
         with self._claims.alone():
-            for trial in self._trials(TrialState.RUNNING):
-                if self._claims.take(trial.number) and (taken := self._settled(self._again(trial.number))) is not None:
-                    return taken
+            if (orphan := self._orphan()) is not None:
+                return orphan
             while len(self._trials(*ENDED, TrialState.RUNNING)) < limit and not self._exhausted:
                 try:
                     trial_ = self.study.ask()
@@ -90,6 +89,28 @@ class TuneStudy:
                 if (asked := self._settled(trial_)) is not None:
                     return asked
         return None
+
+    def orphan(self) -> Asked | None:
+        """A trial whose worker has died, now ours."""
+        with self._claims.alone():
+            return self._orphan()
+
+    def under_way(self) -> int:
+        """How many trials have begun and not ended, whoever carries them out."""
+        return len(self._trials(TrialState.RUNNING))
+
+    def _orphan(self) -> Asked | None:
+        for trial in self._trials(TrialState.RUNNING):
+            if not self._claims.take(trial.number):
+                continue
+            if not self._is_running(trial.number):  # it was told, and let go, since the list was read
+                self._claims.give(trial.number)
+            elif (taken := self._settled(self._again(trial.number))) is not None:
+                return taken
+        return None
+
+    def _is_running(self, number: int) -> bool:
+        return any(trial.number == number for trial in self._trials(TrialState.RUNNING))
 
     def _forget_last(self) -> None:
         """A trial that was opened and could not be given a point."""
@@ -169,21 +190,32 @@ def _feasible(trial: FrozenTrial) -> bool:
     return all(value <= 0 for value in trial.constraints.values())
 
 
-def open_study(plan: TunePlan, folder: Path, storage: str | None) -> TuneStudy:
+def study_name(plan: TunePlan) -> str:
+    """What the plan's study is called in a database."""
+    return f"tracekit-{plan.key()}"
+
+
+def open_study(plan: TunePlan, folder: Path | None, storage: str | None) -> TuneStudy:
     """The plan's study: a file in ``folder``, or a database. Errors: ``UsageError`` for one that cannot be reached."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     logging.getLogger("sqlalchemy").setLevel(logging.ERROR)
-    name = f"tracekit-{plan.key()}"
     directions = [objective.direction for objective in plan.objectives]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        backend, claims = _backend(folder, storage, name)
+        claims = _claims(plan, folder, storage)
         with claims.alone():  # two workers that make the tables at once would stumble over each other
-            if isinstance(backend, str):
-                backend = _database(backend)
-            study = optuna.create_study(storage=backend, study_name=name, directions=directions, load_if_exists=True,
-                                        sampler=_sampler(plan))  # fmt: skip
+            study = optuna.create_study(storage=_backend(folder, storage), study_name=study_name(plan), directions=directions,
+                                        load_if_exists=True, sampler=_sampler(plan))  # fmt: skip
     return TuneStudy(study, plan, claims)
+
+
+def forget_study(plan: TunePlan, storage: str) -> None:
+    """Delete the plan's study from a database, if it is there."""
+    claims = PostgresClaims(storage, study_name(plan))
+    with claims.alone():
+        backend = _backend(None, storage)
+        if study_name(plan) in optuna.get_all_study_names(backend):
+            optuna.delete_study(study_name=study_name(plan), storage=backend)
 
 
 def _sampler(plan: TunePlan) -> BaseSampler:
@@ -192,20 +224,17 @@ def _sampler(plan: TunePlan) -> BaseSampler:
     return PointSampler(plan.space, plan.seed, 1.0 if plan.objectives[0].direction == "maximize" else -1.0)
 
 
-def _backend(folder: Path, storage: str | None, name: str) -> tuple[BaseStorage | str, Claims]:
-    if storage is None:
-        folder.mkdir(parents=True, exist_ok=True)
-        return JournalStorage(JournalFileBackend(str(folder / "study.journal"))), FileClaims(folder / "claims")
-    if not storage.startswith(("postgresql://", "postgresql+psycopg://")):
-        raise UsageError(f"--storage {shown(storage)}: expected postgresql://USER@HOST/DATABASE, or nothing for a file")
-    try:
-        return storage.replace("postgresql://", "postgresql+psycopg://", 1), PostgresClaims(storage, name)
-    except ImportError:
-        raise UsageError("--storage postgresql://...: its driver is not installed; expected tracekit-llm[cluster]") from None
-    except Exception as error:  # psycopg's own class is not known before it is imported
-        text = shown(" ".join(str(error).split()), 200)
-        raise UsageError(f"--storage: the database cannot be reached: {text}") from None
+def _claims(plan: TunePlan, folder: Path | None, storage: str | None) -> Claims:
+    if storage is not None:
+        check_url(storage)
+        return PostgresClaims(storage, study_name(plan))
+    assert folder is not None
+    return FileClaims(folder / "claims")
 
 
-def _database(url: str) -> BaseStorage:
-    return RDBStorage(url, engine_kwargs={"pool_size": 2})
+def _backend(folder: Path | None, storage: str | None) -> BaseStorage:
+    if storage is not None:
+        return RDBStorage(optuna_url(storage), engine_kwargs={"pool_size": 2, "pool_pre_ping": True})
+    assert folder is not None
+    folder.mkdir(parents=True, exist_ok=True)
+    return JournalStorage(JournalFileBackend(str(folder / "study.journal")))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from tracekit.errors import UsageError, shown
 from tracekit.experiments.run import _READING, Reading
@@ -17,7 +17,7 @@ from tracekit.jobs import Job
 from tracekit.store import Store
 from tracekit.store.files import write_json
 from tuner.answer import Answer, find_answer
-from tuner.cells import CELLS, CellFile, Replays
+from tuner.cells import Replays
 from tuner.crew import Crew
 from tuner.diagnosed import Verdict, before_searching
 from tuner.lookup import Lookup, Want
@@ -25,9 +25,13 @@ from tuner.plan import PLAN, TunePlan
 from tuner.planning import make_plan
 from tuner.report import build_document, render_report
 from tuner.search import Budget, Searcher
-from tuner.study import TuneStudy, open_study
+from tuner.study import TuneStudy, forget_study, open_study, study_name
 from tuner.trial_log import TrialLog, describe_study
 from tuner.windows import WindowSources
+from tuner.worker import open_cells
+
+if TYPE_CHECKING:
+    from tuner.ray_crew import RayCrew
 
 __all__ = ["TuneReport", "tune"]
 
@@ -57,7 +61,7 @@ def tune(
     target: float = 0.9,
     price_per_hour: float | None = None,
     trials: int = 60, minutes: float | None = None, workers: int | None = None,
-    storage: str | None = None,
+    storage: str | None = None, executor: str = "local", address: str | None = None, search_only: bool = False,
     windows: int = 4, holdout: int = 4, split: str = "alternate",
     length: str | None = None, window: str | None = None,
     rate_scale: float = 1.0,
@@ -76,8 +80,10 @@ def tune(
 ) -> TuneReport:  # fmt: skip
     """Search ``space`` (``scheduler``, ``policy`` or a TOML file) over windows of ``trace`` for what serves the SLO best, and
     prove it on windows held out. ``trials``: of the whole study, whoever carries them out; ``minutes``: of this call's search.
-    ``workers`` processes (left out: one per core). ``storage``: a PostgreSQL URL that several machines share. ``also``: other
-    traces that the answer is held against. ``dry_run`` replays one window and says what the whole would take.
+    ``workers`` processes (left out: one per core). ``storage``: a PostgreSQL URL that several machines share. ``executor``:
+    ``local``, or ``ray`` for workers on the Ray cluster at ``address`` (left out: ``RAY_ADDRESS``, or the one this machine is
+    in). ``search_only`` leaves the answer to another call of the same study. ``also``: other traces that the answer is held
+    against. ``dry_run`` replays one window and says what the whole would take.
     Errors: ``UsageError``, ``InputError``, ``ConfigError``, ``LockedError``; ``KeyboardInterrupt`` when it was cancelled.
     """
     given = dict(locals())
@@ -104,6 +110,10 @@ def _checked(given: dict[str, Any]) -> None:
         raise UsageError(f"--minutes {given['minutes']}: expected a time above 0")
     if given["split"] not in ("alternate", "past"):
         raise UsageError(f"--split {shown(given['split'])}: expected alternate or past")
+    if given["executor"] not in ("local", "ray"):
+        raise UsageError(f"--executor {shown(given['executor'])}: expected local or ray")
+    if given["address"] is not None and given["executor"] != "ray":
+        raise UsageError(f"--address {shown(given['address'])}: of a Ray cluster; expected --executor ray with it")
 
 
 class _Run:
@@ -124,10 +134,10 @@ class _Run:
         plan = make_plan(self.store, self.given, self.tell)
         folder = self.store.folder / "tune" / plan.key()
         if self.given["fresh"]:
-            _cleared(folder)
+            self._cleared(plan, folder)
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / PLAN, plan.to_dict())
-        replays = Replays(WindowSources(self.store), CellFile(folder / CELLS))
+        replays = Replays(WindowSources(self.store), open_cells(plan, folder, self.given["storage"]))
         if self.given["dry_run"]:
             return self._estimated(plan, replays)
         describe_study(folder, plan, job=self.job.id, trials=self.given["trials"])
@@ -136,18 +146,39 @@ class _Run:
         if verdict.stop is not None:
             self.tell(f"no search: {verdict.stop}")
             return self._finished(folder, plan, None, None, replays, verdict)
-        workers = self.given["workers"] or len(os.sched_getaffinity(0))
         study = open_study(plan, folder, self.given["storage"])
         study.first()
         with ExitStack() as stack:
-            several = workers > 1 and self.given["trials"] > 1
-            storage = self.given["storage"]
-            crew = stack.enter_context(Crew(self.store.path, folder, storage, workers)) if several else None
+            crew = self._crew(plan, folder)
+            if crew is not None:
+                stack.enter_context(crew)
             self._search(study, replays, crew, TrialLog(folder))
+            if self.given["search_only"]:
+                return self._left(plan, study)
             answer = find_answer(study, Lookup(plan, replays, self._carry(crew)), self.tell)
         return self._finished(folder, plan, study, answer, replays, verdict)
 
-    def _search(self, study: TuneStudy, replays: Replays, crew: Crew | None, log: TrialLog) -> None:
+    def _cleared(self, plan: TunePlan, folder: Path) -> None:
+        import shutil
+
+        shutil.rmtree(folder, ignore_errors=True)
+        if self.given["storage"] is not None:
+            from tuner.postgres import PostgresCells
+
+            forget_study(plan, self.given["storage"])
+            PostgresCells(self.given["storage"], study_name(plan)).clear()
+
+    def _crew(self, plan: TunePlan, folder: Path) -> Crew | RayCrew | None:
+        """Whoever searches and replays besides this process; ``None``: it does so alone."""
+        workers, storage = self.given["workers"], self.given["storage"]
+        if self.given["executor"] == "ray":
+            from tuner.ray_crew import RayCrew
+
+            return RayCrew(plan, self.store, folder, storage, workers, self.given["address"], self.tell)
+        count = workers or len(os.sched_getaffinity(0))
+        return Crew(self.store.path, folder, storage, count) if count > 1 and self.given["trials"] > 1 else None
+
+    def _search(self, study: TuneStudy, replays: Replays, crew: Crew | RayCrew | None, log: TrialLog) -> None:
         trials, minutes = self.given["trials"], self.given["minutes"]
         there = len(study.trials())
         if there:
@@ -170,12 +201,25 @@ class _Run:
         else:
             until = None if seconds is None else time.monotonic() + seconds
             Searcher(study, replays).run(Budget(trials=trials, until=until), noted, self.job.cancelled)
+        if not self.given["search_only"]:
+            Searcher(study, replays).settle(noted, self.job.cancelled)
         noted()
 
-    def _carry(self, crew: Crew | None) -> Callable[[Sequence[Want]], None] | None:
+    def _carry(self, crew: Crew | RayCrew | None) -> Callable[[Sequence[Want]], None] | None:
         if crew is None:
             return None
         return lambda wants: crew.replay(wants, self.job.cancelled)
+
+    def _left(self, plan: TunePlan, study: TuneStudy) -> TuneReport:
+        """What a call that only searches has to say."""
+        counts, best = study.counts(), study.best()
+        value = None if best is None or not best.values else best.values[0]
+        document = {"schema": "tracekit.tune/1", "search_only": True, "study": plan.key(), "trace": plan.trace.name,
+                    "trials": counts, "best": value, "unit": plan.objectives[0].unit}  # fmt: skip
+        ended = counts["complete"] + counts["pruned"] + counts["failed"]
+        text = (f"{ended} trials are in the study, the best {'none' if value is None else f'{value:.4g}'}"
+                f" {plan.objectives[0].unit}; the same command without --search-only answers\n")  # fmt: skip
+        return TuneReport(document=document, text=text, replayed=0, lines=self.lines)
 
     def _estimated(self, plan: TunePlan, replays: Replays) -> TuneReport:
         """How many replays and minutes: from one replay of the longest window, and what searches of this kind prune."""
@@ -198,9 +242,3 @@ class _Run:
         document |= {"replays": len(replays.file), "wall_s": round(time.monotonic() - self.began, 3)}
         write_json(folder / "answer.json", document)
         return TuneReport(document=document, text=render_report(document), replayed=replays.replayed, lines=self.lines)
-
-
-def _cleared(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder, ignore_errors=True)

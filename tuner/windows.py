@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from tracekit.experiments.layout import Layout
-from tracekit.store import Store
 from tracekit.traces.slicing import Slice
 from tracekit.traces.source import TraceSource
 
-__all__ = ["StudyWindow", "WindowSources", "split_windows", "windows_of"]
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+__all__ = ["Reads", "StudyWindow", "WindowSources", "split_windows", "windows_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,10 +81,16 @@ def windows_of(layout: Layout, source: TraceSource, **shared: Any) -> list[Study
     ]
 
 
+class Reads(Protocol):
+    """Whatever has the tables of traces: a database file (``Store``) or tables in memory (``tuner.shipping``)."""
+
+    def read(self) -> AbstractContextManager[DuckDBPyConnection]: ...
+
+
 class WindowSources:
     """The requests of windows, read when they are first asked for."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Reads) -> None:
         self._store = store
         self._held: dict[tuple[int, int, int, float], TraceSource] = {}
 

@@ -1,8 +1,9 @@
-"""``python -m tuner.worker DATABASE FOLDER [STORAGE]``: carries out what it is told, until its input ends.
+"""``python -m tuner.worker DATABASE FOLDER``: carries out what it is told, until its input ends.
 
 Each line on standard input is one order: ``{"search": {"trials": n, "seconds": s}}`` asks for trials of the study until the
-budget is spent, ``{"wants": [...]}`` replays what an answer needs. Lines on standard output say what is done. A process of its
-own started by name: it holds no lock or thread of its parent's, and it ends with its parent, amid a replay if need be.
+budget is spent (or ``most`` of them), ``{"wants": [...]}`` replays what an answer needs. Lines on standard output say what was
+done. A process of its own started by name: it holds no lock or thread of its parent's, and it ends with its parent, amid a
+replay if need be. Where the study is in a database, its URL comes in the environment: anybody can read a command line.
 """
 
 from __future__ import annotations
@@ -23,65 +24,98 @@ from replay_engine.config import ConfigError
 from tracekit.errors import InputError, TracekitError, shown
 from tracekit.store import Store
 from tracekit.store.files import read_json
-from tuner.cells import CELLS, CellFile, Replays
+from tuner.cells import CELLS, CellFile, Cells, Replays
 from tuner.lookup import Want, cell_of
 from tuner.plan import PLAN, TunePlan
 from tuner.search import Budget, Searcher
-from tuner.study import open_study
-from tuner.windows import WindowSources
+from tuner.study import TuneStudy, open_study, study_name
+from tuner.windows import Reads, WindowSources
 
-__all__ = ["main", "serve"]
+__all__ = ["STORAGE", "Bench", "answered", "main", "open_cells"]
+
+STORAGE = "TRACEKIT_STORAGE"
+"""The environment variable with the URL of a study's database."""
+Done = Callable[[dict[str, Any]], None]
 
 
-def serve(order: Mapping[str, Any], database: Path, folder: Path, storage: str | None, made: dict[str, Any],
-          done: Callable[[dict[str, Any]], None]) -> None:  # fmt: skip
-    """One order. ``made`` keeps what several orders share: the plan, the requests of the windows, the study."""
-    if "plan" not in made:
+def open_cells(plan: TunePlan, folder: Path | None, storage: str | None) -> Cells:
+    """Where a study's replays are kept: beside its trials. Errors: ``UsageError`` for a database that cannot be reached."""
+    if storage is not None:
+        from tuner.postgres import PostgresCells
+
+        return PostgresCells(storage, study_name(plan))
+    assert folder is not None
+    return CellFile(folder / CELLS)
+
+
+class Bench:
+    """What a worker keeps from order to order: the plan, the requests of its windows, the study."""
+
+    def __init__(self, plan: TunePlan, traces: Reads, folder: Path | None, storage: str | None) -> None:
+        self._plan, self._folder, self._storage = plan, folder, storage
+        self._replays = Replays(WindowSources(traces), open_cells(plan, folder, storage))
+        self._study: TuneStudy | None = None
+
+    @classmethod
+    def at(cls, database: Path, folder: Path, storage: str | None) -> Bench:
+        """On the machine whose database it is; ``folder`` has the plan."""
         document = read_json(folder / PLAN)
         if document is None:
             raise InputError("no plan of a study", file=str(folder))
-        made["plan"] = TunePlan.from_dict(document)
-        made["replays"] = Replays(WindowSources(Store(database)), CellFile(folder / CELLS))
-    plan, replays = made["plan"], made["replays"]
-    if "search" in order:
-        made.setdefault("study", open_study(plan, folder, storage))
-        seconds = order["search"]["seconds"]
-        budget = Budget(trials=order["search"]["trials"], until=None if seconds is None else time.monotonic() + seconds)
-        Searcher(made["study"], replays).run(budget, lambda number: done({"trial": number}), lambda: False)
-    for want in order.get("wants", ()):
-        replays.result(cell_of(plan, Want(**want)))
-        done({"want": True})
+        return cls(TunePlan.from_dict(document), Store(database), folder, storage)
+
+    def serve(self, order: Mapping[str, Any], done: Done) -> None:
+        """One order; ``done`` with each trial and want."""
+        if "search" in order:
+            if self._study is None:
+                self._study = open_study(self._plan, self._folder, self._storage)
+            asked = order["search"]
+            until = None if asked["seconds"] is None else time.monotonic() + asked["seconds"]
+            budget = Budget(trials=asked["trials"], until=until, most=asked.get("most"))
+            Searcher(self._study, self._replays).run(budget, lambda number: done({"trial": number}), lambda: False)
+        for want in order.get("wants", ()):
+            self._replays.result(cell_of(self._plan, Want(**want)))
+            done({"want": True})
+
+
+def answered(work: Callable[[], Any], done: Done) -> bool:
+    """Do it; whether it went well. Whoever waits for an answer hears of any error as one."""
+    try:
+        work()
+    except (TracekitError, ConfigError) as error:
+        done({"error": str(error), "exit_code": getattr(error, "exit_code", 2)})
+        return False
+    except Exception as error:
+        text = shown(" ".join(f"{type(error).__name__}: {error}".split()), 300)
+        done({"error": f"internal error in a worker: {text}", "exit_code": 5})
+        return False
+    return True
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve orders until the input ends; the process's exit code."""
-    given = list(sys.argv[1:] if argv is None else argv)
-    database, folder, storage = Path(given[0]), Path(given[1]), given[2] if len(given) > 2 else None
+    database, folder = (Path(each) for each in (sys.argv[1:] if argv is None else argv))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever else is printed is no answer
     orders: queue.Queue[bytes] = queue.Queue()
     threading.Thread(target=_listen, args=(orders,), daemon=True).start()
     gc.freeze()
-    made: dict[str, Any] = {}
 
     def done(answer: dict[str, Any]) -> None:
         answers.write(json.dumps(answer) + "\n")
 
-    try:
+    def work() -> None:
+        bench = None
         while line := orders.get():
-            serve(json.loads(line), database, folder, storage, made, done)
+            bench = bench or Bench.at(database, folder, os.environ.get(STORAGE))
+            bench.serve(json.loads(line), done)
             done({"ready": True})
+
+    try:
+        return 0 if answered(work, done) else 1
     except KeyboardInterrupt:
         return 130
-    except (TracekitError, ConfigError) as error:
-        done({"error": str(error), "exit_code": getattr(error, "exit_code", 2)})
-        return 1
-    except Exception as error:  # the parent must hear of it, whatever it is: it waits for an answer
-        text = shown(" ".join(f"{type(error).__name__}: {error}".split()), 300)
-        done({"error": f"internal error in a worker: {text}", "exit_code": 5})
-        return 1
-    return 0
 
 
 def _listen(orders: queue.Queue[bytes]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.tuner.servers import running_postgres
 from tracekit.cli.main import main
 
 BURSTS = ["--requests", "300", "--arrival", "gamma:rate=8,cv=2", "--input", "lognormal:median=2500,sigma=0.8", "--output",
@@ -28,3 +30,10 @@ def light(tmp_path_factory: pytest.TempPathFactory) -> str:
     path: Path = tmp_path_factory.mktemp("traces") / "light.jsonl"
     assert main(["synth", str(path), *LIGHT]) == 0
     return str(path)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The URL of a PostgreSQL server of its own."""
+    with running_postgres() as url:
+        yield url

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,48 +18,8 @@ from tuner import tune
 from tuner.plan import TunePlan
 from tuner.study import open_study
 
-pytest.importorskip("psycopg", reason="PostgreSQL's driver is not installed: the extra [cluster]")
-
 SMALL: dict[str, Any] = {"slo": "stall=60ms", "windows": 2, "holdout": 2, "trials": 6, "workers": 2}
 pytestmark = pytest.mark.slow
-
-
-def _binaries() -> Path:
-    """Where PostgreSQL's own programs are; installed where that may be done."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    if not found and os.geteuid() == 0 and shutil.which("apt-get"):
-        subprocess.run(["apt-get", "update", "-qq"], check=False, capture_output=True, timeout=300)
-        command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "postgresql"]
-        subprocess.run(command, check=False, capture_output=True, timeout=600)
-        found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    if not found:
-        pytest.skip("no PostgreSQL here, and it cannot be installed without root on Debian")
-    return found[-1].parent
-
-
-@pytest.fixture(scope="module")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server of its own, on a free port; its URL. It refuses root, so it runs as its own user there."""
-    binaries = _binaries()
-    folder = Path("/tmp") / f"tracekit-postgres-{os.getpid()}"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    prefix: list[str] = []
-    if os.geteuid() == 0:
-        shutil.chown(folder, "postgres")
-        prefix = ["runuser", "-u", "postgres", "--"]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    quiet: dict[str, Any] = {"check": True, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
-    init = [str(binaries / "initdb"), "-D", str(folder / "data"), "-U", "optuna", "-A", "trust", "--no-sync"]
-    subprocess.run([*prefix, *init], **quiet)
-    options = f"-h 127.0.0.1 -p {port} -k {folder} -c fsync=off"
-    control = [*prefix, str(binaries / "pg_ctl"), "-D", str(folder / "data"), "-w"]
-    subprocess.run([*control, "-o", options, "start"], **quiet)
-    yield f"postgresql://optuna@127.0.0.1:{port}/postgres"
-    subprocess.run([*control, "-m", "immediate", "stop"], **quiet)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def trials_of(db: Path, storage: str) -> list[Any]:

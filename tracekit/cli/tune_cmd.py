@@ -32,7 +32,16 @@ Trials = Annotated[int, typer.Option(metavar="N", min=1, help="Trials of the who
 Minutes = Annotated[float | None, typer.Option(metavar="M", help="No trial begins after so many minutes of searching.")]
 Workers = Annotated[int | None, typer.Option(metavar="N", min=1, help="Processes that replay [default: one per core].")]
 Storage = Annotated[
-    str | None, typer.Option(metavar="postgresql://...", help="The study's database, for many machines [default: a file].")
+    str | None,
+    typer.Option(metavar="postgresql://...", envvar="TRACEKIT_STORAGE",
+                 help="The study's database, for many machines [default: a file]."),
+]
+Executor = Annotated[str, typer.Option(metavar="local|ray", help="Where workers run: here, or on a Ray cluster.")]
+Address = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="The Ray cluster [default: RAY_ADDRESS, or the one this machine is in].")
+]
+SearchOnly = Annotated[
+    bool, typer.Option("--search-only", help="Carry out trials of a study that others share; leave the answer to them.")
 ]
 Windows = Annotated[int, typer.Option(metavar="N", min=1, help="Windows of the trace to search on.")]
 Holdout = Annotated[int, typer.Option(metavar="N", min=0, help="Other windows, to prove the answer on.")]
@@ -58,7 +67,7 @@ def tune(
     target: Target = 0.9,
     price_per_hour: Price = None,
     trials: Trials = 60, minutes: Minutes = None, workers: Workers = None,
-    storage: Storage = None,
+    storage: Storage = None, executor: Executor = "local", address: Address = None, search_only: SearchOnly = False,
     windows: Windows = 4, holdout: Holdout = 4, split: Split = "alternate",
     length: Length = None, window: Stretch = None,
     rate_scale: RateScale = 1.0,
@@ -120,9 +129,9 @@ def _run(*, context: typer.Context, as_json: bool, debug: bool, job: str | None,
 
 
 def _typed(context: typer.Context, name: str) -> bool:
-    """Whether an option was given on the command line."""
+    """Whether an option was given on the command line, or in the environment."""
     source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
+    return source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT")
 
 
 def register(app: typer.Typer) -> None:

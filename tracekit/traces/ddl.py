@@ -13,7 +13,8 @@ from tracekit.traces.columns import EXTRA, Column
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["STATUS", "TABLES", "create_tables"]
+__all__ = ["STATUS", "TABLES", "create_requests_view", "create_tables"]
+
 
 def _columns(columns: tuple[Column, ...]) -> str:
     return ", ".join(f'"{column.stored}" {column.sql_type}' for column in columns)
@@ -72,3 +73,8 @@ def create_tables(con: duckdb.DuckDBPyConnection) -> None:
         if column.stored not in there:  # a database of an older version
             con.execute(f'ALTER TABLE request_extras ADD COLUMN "{column.stored}" {column.sql_type}')
     con.execute(f"CREATE OR REPLACE VIEW requests AS {_requests_view()}")
+
+
+def create_requests_view(con: duckdb.DuckDBPyConnection) -> None:
+    """The view ``requests`` for this connection only, over tables that it has by whatever means."""
+    con.execute(f"CREATE OR REPLACE TEMP VIEW requests AS {_requests_view()}")
