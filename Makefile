@@ -1,6 +1,7 @@
 # make demo   install, then replay the shipped example trace
 # make test   install, lint, type-check, all tests (what .ci/run calls)
 # make browser  Chromium for the tests of the pages, where apt is and none is there; without it they are skipped
+# make cluster  PostgreSQL for the tests of many machines, where apt is and none is there; without it they are skipped
 # make explore  the tests once more, with new examples for every property test
 VENV   := .venv
 PY     := $(VENV)/bin/python
@@ -13,7 +14,7 @@ DEMO_DB ?= demo.duckdb
 # Bytecode is kept: the tests start hundreds of processes, and each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test test-fast explore bench lint docs browser clean
+.PHONY: setup demo test test-fast explore bench lint docs browser cluster clean
 .DEFAULT_GOAL := help
 
 help:
@@ -49,8 +50,8 @@ lint: $(TESTED)
 	$(PY) -m mypy --strict
 
 # A failed test is run once more and said to have been (R). Drawn examples are the same each time, so only what hangs on timing can pass then.
-test: lint browser
-	TRACEKIT_BROWSER=$(if $(CI),required,$$TRACEKIT_BROWSER) $(PY) -m pytest -n 2 --reruns 1 -rR
+test: lint browser cluster
+	TRACEKIT_BROWSER=$(if $(CI),required,$$TRACEKIT_BROWSER) TRACEKIT_CLUSTER=$(if $(CI),required,$$TRACEKIT_CLUSTER) $(PY) -m pytest -n 2 --reruns 1 -rR
 
 test-fast: $(TESTED)
 	$(PY) -m pytest -n 2 -m "not slow" -x
@@ -68,6 +69,12 @@ browser:
 	   test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && \
 	   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } || \
 	 echo "no Chromium, and it cannot be installed from here: the tests of the pages are skipped"
+
+cluster:
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || { \
+	   test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && \
+	   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql; } || \
+	 echo "no PostgreSQL, and it cannot be installed from here: the tests of many machines are skipped"
 
 docs: setup
 	$(PY) -m tracekit.cli.reference --write docs/cli.md

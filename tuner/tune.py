@@ -137,7 +137,8 @@ class _Run:
             self._cleared(plan, folder)
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / PLAN, plan.to_dict())
-        replays = Replays(WindowSources(self.store), open_cells(plan, folder, self.given["storage"]))
+        storage = None if self.given["dry_run"] else self.given["storage"]
+        replays = Replays(WindowSources(self.store), open_cells(plan, folder, storage))
         if self.given["dry_run"]:
             return self._estimated(plan, replays)
         describe_study(folder, plan, job=self.job.id, trials=self.given["trials"])
@@ -146,8 +147,9 @@ class _Run:
         if verdict.stop is not None:
             self.tell(f"no search: {verdict.stop}")
             return self._finished(folder, plan, None, None, replays, verdict)
-        study = open_study(plan, folder, self.given["storage"])
+        study = open_study(plan, folder, storage)
         study.first()
+        self.tell(f"study: {study_name(plan)} in {'the database' if storage else shown(folder / 'study.journal', 300)}")
         with ExitStack() as stack:
             crew = self._crew(plan, folder)
             if crew is not None:

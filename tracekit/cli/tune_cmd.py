@@ -120,7 +120,7 @@ def _run(*, context: typer.Context, as_json: bool, debug: bool, job: str | None,
     except KeyboardInterrupt:
         note("what is done is kept: the same command goes on where it stopped")
         raise
-    if out is not None:
+    if out is not None and not options["search_only"]:  # the answer is another's to write
         from tuner.job_file import write_out_files
 
         write_out_files(out, report)
