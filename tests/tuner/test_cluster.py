@@ -16,7 +16,8 @@ from tracekit.store import Store
 from tracekit.store.files import read_json
 from tuner import tune
 from tuner.plan import TunePlan
-from tuner.study import open_study
+from tuner.postgres import PostgresCells
+from tuner.study import open_study, study_name
 
 SMALL: dict[str, Any] = {"slo": "stall=60ms", "windows": 2, "holdout": 2, "trials": 6, "workers": 2}
 pytestmark = pytest.mark.slow
@@ -58,6 +59,27 @@ def test_another_machine_joins_the_same_study(bursts: str, tmp_path: Path, postg
     assert [trial.number for trial in trials] == list(range(6))
     assert sum(joined.document["trials"][state] for state in ("complete", "pruned", "failed")) == 6
     assert any("3 of 6 trials are there from before" in line for line in joined.lines)
+    assert joined.replayed < joined.document["replays"]  # what the first has replayed is in the database
+
+
+def test_one_machine_searches_and_another_answers(bursts: str, tmp_path: Path, postgres: str) -> None:
+    """The one that answers replays nothing of the search; begun afresh, the database has forgotten all of it."""
+    options = {**SMALL, "workers": 1, "seed": 7, "trials": 3, "holdout": 0}
+    searched = tune(bursts, db=tmp_path / "a.duckdb", storage=postgres, search_only=True, **options)
+    assert searched.document["trials"]["complete"] + searched.document["trials"]["pruned"] == 3
+    assert "the same command without --search-only answers" in searched.text and "winner" not in searched.document
+    answered = tune(bursts, db=tmp_path / "b.duckdb", storage=postgres, **options)
+    assert answered.document["winner"]["value"] >= searched.document["best"] * 0.98
+    assert answered.document["study"] == searched.document["study"]
+    folder = next((Store(tmp_path / "b.duckdb").folder / "tune").iterdir())
+    document = read_json(folder / "plan.json")
+    assert document is not None
+    plan = TunePlan.from_dict(document)
+    before = len(PostgresCells(postgres, study_name(plan)))
+    again = tune(bursts, db=tmp_path / "b.duckdb", storage=postgres, fresh=True, **{**options, "trials": 2})
+    assert sum(again.document["trials"][state] for state in ("complete", "pruned", "failed")) == 2
+    assert 0 < len(PostgresCells(postgres, study_name(plan))) <= before
+    assert again.replayed == len(PostgresCells(postgres, study_name(plan)))
 
 
 def test_a_database_that_is_not_there_is_one_line(bursts: str, tmp_path: Path) -> None:
