@@ -77,7 +77,8 @@ class Lookup:
 
     def need(self, wants: Sequence[Want]) -> None:
         """Replay what is not there yet."""
-        missing = [want for want in wants if self.replays.file.get(cell_of(self.plan, want).key()) is None]
+        by_key = {cell_of(self.plan, want).key(): want for want in wants}  # points may come to the same configuration
+        missing = [want for key, want in by_key.items() if self.replays.file.get(key) is None]
         if self._carry is not None and len(missing) > 1:
             self._carry(missing)
 

@@ -116,7 +116,7 @@ def same(one: TraceSource, other: TraceSource) -> None:
 
 
 def test_a_trace_is_the_same_from_memory_as_from_the_database(tmp_path: Path) -> None:
-    """Every third format, whole and in parts: sessions, prefix runs, tenants, deadlines. Traces that were not sent are not there."""
+    """Every third format, whole and in parts: sessions, prefix runs, tenants. What was not sent is not there."""
     store = Store(tmp_path / "a.duckdb")
     numbers = []
     for name, files in list(samples().items())[::3]:
