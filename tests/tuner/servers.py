@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 import psutil
 import pytest
 
-__all__ = ["HERE", "eventually", "free_port", "missing", "need", "running_postgres", "running_ray"]
+__all__ = ["HERE", "eventually", "free_port", "missing", "need", "own_database", "running_postgres", "running_ray"]
 
 HERE = "127.0.0.2"
 """A loopback address that Ray takes as it is; it turns 127.0.0.1 into the machine's own."""
@@ -81,6 +81,16 @@ def running_postgres() -> Iterator[str]:
     finally:
         subprocess.run([*control, "-m", "immediate", "stop"], **quiet)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def own_database(url: str) -> str:
+    """A database of a test's own on a running server."""
+    import psycopg
+
+    name = f"t{secrets.token_hex(6)}"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return f"{url.rpartition('/')[0]}/{name}"
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from optuna.trial import TrialState
 
-from tests.tuner.servers import HERE, eventually, need, running_ray
+from tests.tuner.servers import HERE, eventually, need, own_database, running_ray
 from tracekit.errors import UsageError
 from tracekit.store import Store
 from tracekit.store.files import read_json
@@ -75,30 +75,35 @@ def test_a_study_in_a_database_needs_no_file_that_a_worker_could_see(
 ) -> None:
     """While it searches, the trace's database and the study's folder are away: the trace came with the worker, once. Standard
     output has the document and nothing else, though a worker is killed and Ray has something to say about it."""
+    storage = own_database(postgres)
     db, away = tmp_path / "a.duckdb", tmp_path / "away"
     command = [sys.executable, "-m", "tracekit.cli.main", "tune", bursts, "--slo", SLO, "--windows", "2", "--holdout", "2",
                "--trials", "8", "--workers", "2", "--executor", "ray", "--address", ray[0],
                "--db", str(db), "--json"]  # fmt: skip
-    environment = {**os.environ, "TRACEKIT_STORAGE": postgres, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    environment = {**os.environ, "TRACEKIT_STORAGE": storage, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    placed = eventually(lambda: workers_of(ray[1]) or child.poll() is not None, "a worker is placed")
-    assert child.poll() is None, child.communicate()[1].decode()
-    eventually(lambda: len(running_trials(postgres)) >= 3, "three trials have begun")
+
+    def alive(found: Any) -> Any:
+        assert child.poll() is None, child.communicate()[1].decode()
+        return found
+
+    placed = eventually(lambda: alive(workers_of(ray[1])), "a worker is placed")
+    eventually(lambda: alive(len(trials_in(storage)) >= 3), "three trials have begun")
     db.rename(away)
     os.kill(placed[0].pid, signal.SIGKILL)
-    ended = eventually(lambda: len(running_trials(postgres, "COMPLETE", "PRUNED")) >= 6, "trials end without the database file")
+    eventually(lambda: alive(len(trials_in(storage, "COMPLETE", "PRUNED")) >= 6), "trials end without the database file")
     away.rename(db)
     out, err = child.communicate(timeout=300)
-    assert ended and child.returncode == 0, err.decode()
-    assert postgres not in out.decode() + err.decode()
+    assert child.returncode == 0, err.decode()
+    assert storage not in out.decode() + err.decode()
     document = json.loads(out)
     assert document["winner"]["value"] > 0 and document["trials"]["failed"] == 0
-    whole(trials_of(db, postgres), 8)
+    whole(trials_of(db, storage), 8)
     assert not (next((Store(db).folder / "tune").iterdir()) / "cells.jsonl").exists()
 
 
-def running_trials(url: str, *states: str) -> list[Any]:
-    """Numbers of the studies' trials as the database has them."""
+def trials_in(url: str, *states: str) -> list[Any]:
+    """Numbers of the trials in a database."""
     import psycopg
 
     with psycopg.connect(url) as connection:
