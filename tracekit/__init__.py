@@ -12,14 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tracekit.comparison import compare
+    from tracekit.diagnosis.observed_run import diagnose_trace
     from tracekit.diagnosis.run import diagnose
     from tracekit.experiments import experiment
 
-__all__ = ["__version__", "compare", "diagnose", "experiment"]
+__all__ = ["__version__", "compare", "diagnose", "diagnose_trace", "experiment"]
 
 __version__ = "0.1.0"
 
-_LAZY = {"compare": "tracekit.comparison", "diagnose": "tracekit.diagnosis.run", "experiment": "tracekit.experiments"}
+_LAZY = {
+    "compare": "tracekit.comparison",
+    "diagnose": "tracekit.diagnosis.run",
+    "diagnose_trace": "tracekit.diagnosis.observed_run",
+    "experiment": "tracekit.experiments",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -10,7 +11,27 @@ from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug
 
 __all__ = ["register"]
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="The run: its number, its name, or last.")]
+Run = Annotated[
+    str, typer.Argument(metavar="RUN|TRACE", help="The run: its number, its name, or last; with --observed: a trace.")
+]
+ObservedOption = Annotated[
+    bool, typer.Option("--observed", help="Diagnose a trace by the latencies it has itself, without or beside a replay.")
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KNOB=VALUE", help="Of --observed: a setting its engine ran with; repeatable."),
+]
+PolicyOption = Annotated[
+    str | None,
+    typer.Option("--policy", metavar='FILE|"vllm serve ..."', help="Of --observed: all of its settings; a file or command."),
+]
+ProfileOption = Annotated[
+    str | None,
+    typer.Option("--profile", metavar="NAME|FILE", help="Of --observed: calibrated for its engine; replayed beside it."),
+]
+SloOption = Annotated[
+    str | None, typer.Option("--slo", metavar="PARTS", help="Of --observed: who is late, as ttft=500ms,tpot=50ms; also e2e.")
+]
 Prove = Annotated[
     str, typer.Option("--prove", metavar="N", help="Iterations that all replays of changes may take together, as 5M or 500k.")
 ]
@@ -29,11 +50,21 @@ def diagnose(
     no_prove: NoProve = False,
     limit_findings: Limit = None,
     jobs: Workers = None,
+    observed: ObservedOption = False,
+    sets: Sets = None,
+    policy: PolicyOption = None,
+    profile: ProfileOption = None,
+    slo: SloOption = None,
     db: Db = DEFAULT_DB,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> int:
-    """Say why requests of a run are slow, what to change and at what price, and replay the change on the same requests."""
+    """Say why requests of a run or of an observed trace are slow, what to change, and replay the change on the same requests."""
+    given = {"--set": sets, "--policy": policy, "--profile": profile, "--slo": slo}
+    if observed:
+        options = {"sets": tuple(sets or ()), "policy": policy, "profile": profile, "slo": slo, "db": db}
+        return _observed(run, prove=None if no_prove else prove, jobs=jobs, as_json=as_json, **options)
+    _only_a_run(run, given)
     from tracekit.cli.output import emit, note, print_text
     from tracekit.cli.progress import ProgressDisplay
     from tracekit.diagnosis.run import diagnose as diagnose_run
@@ -47,6 +78,31 @@ def diagnose(
     where = "" if db == DEFAULT_DB else f" --db {db}"
     note(f"diagnosis {report.number} of run {report.run} is in {db} (table findings)")
     note(f"tracekit explain {report.run} REQUEST{where} tells the story of one request")
+    return 0
+
+
+def _only_a_run(run: str, given: dict[str, Any]) -> None:
+    from tracekit.errors import UsageError, shown
+
+    for name, value in given.items():
+        if value is not None:
+            raise UsageError(f"{name}: a run has its own; expected it with --observed and a trace")
+    if Path(run).is_file():
+        raise UsageError(f"{shown(run, 200)}: a file; expected a run (tracekit replay makes one), or --observed with a trace")
+
+
+def _observed(trace: str, *, prove: str | None, jobs: int | None, as_json: bool, **options: Any) -> int:
+    from tracekit.cli.output import emit, note, print_text
+    from tracekit.cli.progress import ProgressDisplay
+    from tracekit.diagnosis.observed_run import diagnose_trace
+    from tracekit.diagnosis.run import parse_iterations
+
+    iterations = None if prove is None else parse_iterations(prove)
+    with ProgressDisplay("diagnose", unit="replays") as progress:
+        report = diagnose_trace(trace, prove_iterations=iterations, workers=jobs, progress=progress, **options)
+    emit(report.document, as_json, lambda: print_text(report.text))
+    if options["profile"] is None:
+        note(f"tracekit calibrate {trace} --out profile.toml makes a profile from it; --profile profile.toml replays it beside")
     return 0
 
 

@@ -140,11 +140,12 @@ class Unnamed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
     """Where the time should have gone beside where it went (the largest difference first), with ``load``, offered work over the
-    engines' time; and what of the difference has no name."""
+    engines' time; and what of the difference has no name. ``by``: what says where it should have gone."""
 
     load: float
     kinds: tuple[Kind, ...]
     unnamed: tuple[Unnamed, ...] = ()
+    by: str = "a model of the engine"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

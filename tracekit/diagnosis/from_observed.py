@@ -6,6 +6,7 @@ and see, replay the trace. Times are ns.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,25 +27,32 @@ _WAITED = 0.1
 """Of all the time to first tokens: where less was spent in the queue, no limit is to blame."""
 _INSIDE = 0.8
 _LONGER, _FEW = 8.0, 0.25
+_OVER_SEATS = 1.1
 _HELD, _SLOWER = 1.25, 3.5
 
 
-def diagnose_observed(source: TraceSource, *, seats: int | None = None, kv_tokens: int | None = None) -> Diagnosis:
+def diagnose_observed(
+    source: TraceSource, *, seats: int | None = None, kv_tokens: int | None = None, late: Bools | None = None
+) -> Diagnosis:
     """The cause of the waits in a trace with queue times; with the engine's ``seats`` and KV tokens where they are known. No
-    finding: ``remarks`` say that nothing waits, or why it cannot be told."""
+    finding: ``remarks`` say that nothing waits, or why it cannot be told. ``late``: the requests whose waits matter (all)."""
     seen = observe(source)
     lives = seen.lives
-    waits = np.where(lives.whole, lives.scheduled - lives.arrival, 0).astype(np.float64)
-    first = float(np.where(lives.whole, lives.first - lives.arrival, 0).sum())
+    matter = lives.whole if late is None else lives.whole & late
+    waits = np.where(matter, lives.scheduled - lives.arrival, 0).astype(np.float64)
+    first = float(np.where(matter, lives.first - lives.arrival, 0).sum())
     found: Finding | None = None
     if "queue" not in seen.has or "e2e" not in seen.has:
         remark = "cannot tell, because the trace has no queue times, or no ends"
     elif waits.sum() < _WAITED * first:
-        remark = f"requests wait {percent(float(waits.sum()) / max(first, 1.0))} of the time to the first token: no limit binds"
+        waited = percent(float(waits.sum()) / max(first, 1.0))
+        remark = f"requests wait {waited} of the time to the first token in the queue: no limit binds there"
     else:
         found, remark = _long_prompts(seen, waits), ""
         if found is None:
             found, remark = _limit(source, seen, waits, seats, kv_tokens)
+    if found is not None:
+        found = replace(found, share=found.excess_ns / max(float(waits.sum()), 1.0))
     never = tuple(f"{name} cannot be told: {why}" for name, why in seen.disabled.items())
     return Diagnosis(
         findings=() if found is None else (found,),
@@ -98,6 +106,8 @@ def _limit(source: TraceSource, seen: Observed, waits: npt.NDArray[np.float64], 
         return None, "cannot tell, because requests have priorities: who was passed over by whom is not in the trace"
     if limit.what == "kv" and (why := _work_done_twice(seen, levels, kv_tokens or 0)):
         return None, why
+    if seats is not None and float(levels.running.max()) > _OVER_SEATS * seats:
+        return None, f"cannot tell, because up to {int(levels.running.max())} ran at a time, on {seats} seats: several engines"
     if limit.what == "seats" and _grows(seen):
         return None, "cannot tell, because waits grow to the end: too few seats and too much load look the same"
     what = f"seats ({seats})" if limit.what == "seats" else f"KV ({kv_tokens} tokens)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from tracekit.diagnosis.finding import Change, Diagnosis, Evidence, Expected, Finding, Proof
@@ -10,7 +11,7 @@ from tracekit.diagnosis.verdict import flags_of
 from tracekit.diagnosis.wording import CALM, besides, change_text, figure_text, headline, recommended, title
 from tracekit.metrics.wording import share, span_text
 
-__all__ = ["render_diagnosis", "three_lines"]
+__all__ = ["expected_lines", "finding_lines", "render_diagnosis", "three_lines"]
 
 EVIDENCE = 6
 LEAST_KIND = 0.001
@@ -59,12 +60,13 @@ def render_diagnosis(data: RunData, diagnosis: Diagnosis, *, replayed: bool, lim
         lines.append(f"{first}: {share(rest)} of it")
     lines += [f"warning: {each}" for each in diagnosis.warnings]
     if diagnosis.expected is not None:
-        lines += ["", *_expected(diagnosis.expected)]
+        lines += ["", *expected_lines(diagnosis.expected)]
     number = 0
     for finding in diagnosis.findings[:limit]:
         if finding.under is None:
             number += 1
-        lines += ["", *_finding(data, finding, f"{number}." if finding.under is None else "   a consequence of it:", replayed)]
+        mark = f"{number}." if finding.under is None else "   a consequence of it:"
+        lines += ["", *finding_lines(data, finding, mark, replayed)]
     left = len(diagnosis.findings) - len(diagnosis.findings[:limit])
     if left:
         lines += ["", f"{left} more findings are not shown (--limit-findings)"]
@@ -73,15 +75,16 @@ def render_diagnosis(data: RunData, diagnosis: Diagnosis, *, replayed: bool, lim
     return "\n".join(lines)
 
 
-def _expected(expected: Expected) -> Iterator[str]:
+def expected_lines(expected: Expected) -> Iterator[str]:
     """The model beside the run: every kind of time that counts, and what has no name."""
     total = max(sum(each.actual_ns for each in expected.kinds), 1)
-    yield f"where the time should go and where it went, all requests together (load {expected.load:.2f}):"
+    load = "" if math.isnan(expected.load) else f"; load {expected.load:.2f}"
+    yield f"where the time should go by {expected.by}, and where it went, all requests together{load}:"
     for each in expected.kinds:
         if max(each.expected_ns, each.actual_ns) >= LEAST_KIND * total:
             over = each.actual_ns - each.expected_ns
             sign = "+" if over >= 0 else "-"
-            yield (f"   {each.name.replace('_', ' '):14} should {span_text(each.expected_ns):>9}   went"
+            yield (f"   {each.name.replace('_', ' '):21} should {span_text(each.expected_ns):>9}   went"
                    f" {span_text(each.actual_ns):>9}   {sign}{span_text(abs(over))}")  # fmt: skip
     if not expected.unnamed:
         yield "   no effect without a name stands out of the difference"
@@ -93,7 +96,8 @@ def _expected(expected: Expected) -> Iterator[str]:
         yield f"   where      {where.t0_ns / 1e9:,.1f} s to {where.t1_ns / 1e9:,.1f} s{worst}{slow}"
 
 
-def _finding(data: RunData, finding: Finding, mark: str, replayed: bool) -> Iterator[str]:
+def finding_lines(data: RunData | None, finding: Finding, mark: str, replayed: bool) -> Iterator[str]:
+    """One finding; without ``data``, a replay that can be changed, nothing is said of changes."""
     whom = f" of {', '.join(finding.classes)}" if finding.classes else ""
     yield f"{mark} {finding.id}: {title(finding.id)}"
     yield f"   {finding.what}"
@@ -109,7 +113,8 @@ def _finding(data: RunData, finding: Finding, mark: str, replayed: bool) -> Iter
         yield f"   where      {where.t0_ns / 1e9:,.1f} s to {where.t1_ns / 1e9:,.1f} s{worst}{slow}"
     for k, other in enumerate(finding.is_not):
         yield f"   {'it is not' if not k else '':10} {other}"
-    yield from _advice(data, finding, replayed)
+    if data is not None:
+        yield from _advice(data, finding, replayed)
 
 
 def _evidence(each: Evidence) -> str:

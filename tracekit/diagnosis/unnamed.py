@@ -23,7 +23,7 @@ from tracekit.diagnosis.iteration_cost import CostForm
 if TYPE_CHECKING:
     from tracekit.diagnosis.view import View
 
-__all__ = ["expected_of", "stands_out"]
+__all__ = ["expected_of", "stands_out", "stretches"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -76,7 +76,7 @@ def stands_out(amount: Floats, of: Floats, least: float) -> Span | None:
     return Span(low, high) if high > low else None
 
 
-def _stretches(amount: Floats, of: Floats, least: float) -> Iterator[Span]:
+def stretches(amount: Floats, of: Floats, least: float) -> Iterator[Span]:
     """One after the other, the largest first; each without those before it."""
     left = amount.copy()
     for _ in range(MOST):
@@ -102,7 +102,7 @@ class _Look:
         """Stretches of an engine's iterations that were longer than the profile says."""
         for replica, lane in self.view.parts.blame.lanes.items():
             rest = beyond_profile(lane.rows, lane.form)
-            for span in _stretches(rest, np.maximum(lane.duration - rest, 0.0), LEAST_SLOW):
+            for span in stretches(rest, np.maximum(lane.duration - rest, 0.0), LEAST_SLOW):
                 inside = np.zeros(len(rest))
                 inside[span.low : span.high] = rest[span.low : span.high]
                 through = _lived_through(self.view, replica, inside)
@@ -130,7 +130,7 @@ class _Look:
         parts = self.view.parts
         for kind in _SILENT:
             amount = (parts.first[kind] + parts.later[kind]).astype(np.float64)
-            for span in _stretches(amount[self.order], np.ones(len(amount)), LEAST_SILENT_NS):
+            for span in stretches(amount[self.order], np.ones(len(amount)), LEAST_SILENT_NS):
                 inside = self.order[span.low : span.high]
                 spent = float(amount[inside].sum())
                 if spent >= SHARE * self.total:
@@ -145,7 +145,7 @@ class _Look:
         model, over = self.model, self._nameless()
         over = np.where(self.view.counted, np.minimum(over, np.maximum(over - self.taken, 0.0)), 0.0)
         should = model.alone_first + model.wait + model.alone_later + model.shared
-        for span in _stretches(over[self.order], should[self.order], LEAST_OVER):
+        for span in stretches(over[self.order], should[self.order], LEAST_OVER):
             inside = self.order[span.low : span.high]
             lost = float(over[inside].sum())
             if lost >= SHARE_OVER * self.total:

@@ -19,7 +19,16 @@ from tracekit.diagnosis.yardstick import MEASURES, times_ns
 from tracekit.experiments.knobs import flat_policy
 from tracekit.flags import flags_for
 
-__all__ = ["SCHEMA", "build_verdict", "flags_of"]
+__all__ = [
+    "SCHEMA",
+    "build_verdict",
+    "evidence_document",
+    "expected_document",
+    "finding_document",
+    "flags_of",
+    "plain",
+    "where_document",
+]
 
 SCHEMA = "tracekit.verdict/1"
 DIGITS = 6
@@ -47,14 +56,14 @@ def build_verdict(data: RunData, diagnosis: Diagnosis, *, budget: int | None, li
         "basis": diagnosis.basis,
         "excess_s": diagnosis.excess_ns / 1e9,
         "unexplained": {"excess_s": diagnosis.unexplained_ns / 1e9, "share": diagnosis.unexplained_ns / total},
-        "expected": None if diagnosis.expected is None else _expected(diagnosis.expected),
-        "findings": [_finding(data, each, budget is not None) for each in shown],
+        "expected": None if diagnosis.expected is None else expected_document(diagnosis.expected),
+        "findings": [finding_document(data, each, budget is not None) for each in shown],
         "findings_left_out": len(diagnosis.findings) - len(shown),
         "remarks": list(diagnosis.remarks),
         "warnings": list(diagnosis.warnings),
         "proof": {"iterations": budget},
     }  # fmt: skip
-    rounded: dict[str, Any] = _plain(document)
+    rounded: dict[str, Any] = plain(document)
     return rounded
 
 
@@ -98,7 +107,8 @@ def _metrics(data: RunData) -> dict[str, Any]:
     return found
 
 
-def _finding(data: RunData, finding: Finding, replayed: bool) -> dict[str, Any]:
+def finding_document(data: RunData, finding: Finding, replayed: bool) -> dict[str, Any]:
+    """One finding, with its advice and what was tried."""
     advice = recommended(finding)
     chosen = [] if advice is None else [_change(data, advice[0], advice[1])]
     tried = [each for each in finding.proofs if advice is None or each.change != advice[0]]
@@ -106,27 +116,30 @@ def _finding(data: RunData, finding: Finding, replayed: bool) -> dict[str, Any]:
         "id": finding.id, "name": title(finding.id), "under": finding.under, "what": finding.what,
         "confidence": finding.confidence, "because": finding.because, "measure": finding.measure,
         "classes": list(finding.classes), "excess_s": finding.excess_ns / 1e9, "share_of_excess": finding.share,
-        "evidence": [_evidence(each) for each in finding.evidence],
-        "where": _where(finding.where),
+        "evidence": [evidence_document(each) for each in finding.evidence],
+        "where": where_document(finding.where),
         "not": list(finding.is_not), "recommend": chosen,
         "confirmed_by_replay": None if not replayed else advice is not None and advice[1] is not None,
         "tried": [{**_change(data, each.change, each), "proposed": each.change in finding.changes} for each in tried],
     }  # fmt: skip
 
 
-def _where(where: Where) -> dict[str, Any]:
+def where_document(where: Where) -> dict[str, Any]:
+    """Where something shows."""
     return {"t0_s": where.t0_ns / 1e9, "t1_s": where.t1_ns / 1e9, "iterations_top": [list(each) for each in where.iterations],
             "requests_top": list(where.requests)}  # fmt: skip
 
 
-def _expected(expected: Expected) -> dict[str, Any]:
+def expected_document(expected: Expected) -> dict[str, Any]:
+    """The model beside the run."""
     kinds = [{"kind": k.name, "expected_s": k.expected_ns / 1e9, "actual_s": k.actual_ns / 1e9} for k in expected.kinds]
-    unnamed = [{"kind": e.kind, "what": e.what, "over_s": e.over_ns / 1e9, "share_of_time": e.share, "where": _where(e.where)}
-               for e in expected.unnamed]  # fmt: skip
-    return {"load": expected.load, "kinds": kinds, "unnamed": unnamed}
+    unnamed = [{"kind": e.kind, "what": e.what, "over_s": e.over_ns / 1e9, "share_of_time": e.share,
+                "where": where_document(e.where)} for e in expected.unnamed]  # fmt: skip
+    return {"by": expected.by, "load": expected.load, "kinds": kinds, "unnamed": unnamed}
 
 
-def _evidence(each: Evidence) -> dict[str, Any]:
+def evidence_document(each: Evidence) -> dict[str, Any]:
+    """One number of a finding."""
     return {"metric": each.metric, "value": each.value, "threshold": each.threshold, "unit": each.unit, "sql": each.sql,
             "note": each.note}  # fmt: skip
 
@@ -145,12 +158,12 @@ def _change(data: RunData, change: Change, proof: Proof | None) -> dict[str, Any
     }}  # fmt: skip
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Plain values in a fixed order, floats to six digits."""
     if isinstance(value, dict):
-        return {str(name): _plain(value[name]) for name in sorted(value, key=str)}
+        return {str(name): plain(value[name]) for name in sorted(value, key=str)}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float):
