@@ -114,7 +114,7 @@ def timeline_figure(buckets: Buckets, drawn: Drawn, theme: Theme, *, narrow: boo
 
 def _oldest(strips: _Strips, oldest_ns: npt.NDArray[np.float64]) -> None:
     line = {"color": strips.theme.waiting, "width": 1.5, "dash": "dot"}
-    strips.add(3, "oldest wait (right)", oldest_ns / 1e9, "oldest wait %{y:,.4~r} s", line=line, yaxis=f"y{OLDEST_AXIS}")
+    strips.add(3, "oldest wait", oldest_ns / 1e9, "oldest wait %{y:,.4~r} s", line=line, yaxis=f"y{OLDEST_AXIS}")
 
 
 def _blame(strips: _Strips, overlay: Overlay) -> None:
@@ -123,7 +123,7 @@ def _blame(strips: _Strips, overlay: Overlay) -> None:
     edges, theme = strips.buckets.edges_ns, strips.theme
     waiting = overlay.waits.within(edges).waited_ns / np.maximum(np.diff(edges), 1)
     strips.add(
-        0, "selected waiting (right)", waiting, "%{y:,.4~r} of the selected wait", yaxis=f"y{BLAME_AXIS}", fill="tozeroy",
+        0, "selected waiting", waiting, "%{y:,.4~r} of the selected wait", yaxis=f"y{BLAME_AXIS}", fill="tozeroy",
         fillcolor=theme.blame_fill, line={"color": theme.blame, "width": 2},
     )  # fmt: skip
 

@@ -38,15 +38,18 @@ def data_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, caption
     return html.Div(table, className="wide", tabIndex="0", role="region", **aria(caption))
 
 
-def figure_with_table(name: str, figure: dict[str, Any], said: str, head: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
-    """A figure under the sentence that says it, with the drawn numbers as a table behind a switch. ``name``: its id."""
+def figure_with_table(
+    name: str, figure: dict[str, Any], said: str, head: Sequence[str], rows: Sequence[Sequence[Any]], *, opened: bool = False
+) -> Any:
+    """A figure under the sentence that says it, with the drawn numbers as a table behind a switch (``opened``: it is seen at
+    once). ``name``: its id."""
     more = f" (the first {_MOST_ROWS})" if len(rows) > _MOST_ROWS else ""
     table = data_table(head, rows[:_MOST_ROWS], caption=f"The drawn numbers{more}", numeric=1)
     return html.Figure(
         [
             html.Figcaption(said, id=f"{name}-said", className="summary"),
             html.Div(dcc.Graph(id=name, figure=figure, config=GRAPH), role="img", **aria(said)),
-            html.Details([html.Summary("The same as a table"), table]),
+            html.Details([html.Summary("The same as a table"), table], open=opened),
         ],
         className="drawn",
     )

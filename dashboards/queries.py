@@ -19,7 +19,7 @@ from dashboards.job_runs import JobRuns, is_job
 from dashboards.kept import Followed, Kept, follow, read_run
 from dashboards.remembered import Remembered
 from dashboards.run_words import Listed, listed_run, listed_spool, live_message, recorded_message
-from tracekit.diagnosis import RunData, load_run_data
+from tracekit.diagnosis import Attribution, RunData, attribute, load_run_data
 from tracekit.errors import LockedError, TracekitError, UsageError
 from tracekit.store import SpoolInfo, Store, spools_there
 
@@ -87,6 +87,7 @@ class RunBook:
         self._jobs = JobRuns(self.store.folder)
         self._memory: Remembered[object] = Remembered(REMEMBERED)
         self._data: Remembered[RunData] = Remembered(DATA_KEPT)
+        self._attributed: Remembered[Attribution] = Remembered(DATA_KEPT)
 
     def catalogue(self) -> Catalogue:
         """The runs, latest first; what runs now stands before what is recorded."""
@@ -108,6 +109,12 @@ class RunBook:
             raise UsageError("this run is under way: its requests can be looked at when it has been committed")
         number = str(row["run"])
         return self._data.get(row["spool"], lambda: load_run_data(self.store, number))
+
+    def attribution(self, ref: str) -> Attribution:
+        """Where the time of every request of a recorded run went, kept with its rows. Errors: those of ``data``."""
+        data, row = self.data(ref), self.recorded(ref)
+        assert row is not None
+        return self._attributed.get(row["spool"], lambda: attribute(data))
 
     def spools(self) -> list[SpoolInfo]:
         """What is not in the database: runs under way and those left behind, latest first."""

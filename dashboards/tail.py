@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from dashboards.address import Address
 from dashboards.selection import latency_s, selected
+from dashboards.words import number
 from tracekit.diagnosis import RunData
 from tracekit.metrics.slo import UNLIMITED
 
@@ -161,6 +162,35 @@ def _at_arrival(column: str) -> Callable[[RunData], Floats]:
     return make
 
 
+def _company(data: RunData) -> Floats:
+    """The longest prompt of anybody who was in the engine when a request came; 0 where nobody was. The longest first, each paints
+    the arrivals that fall into its stay and that nobody has painted yet."""
+    rows = data.outcomes
+    order = np.argsort(rows["arrival_ns"], kind="stable")
+    arrival = rows["arrival_ns"][order]
+    begin = rows["arrival_ns"] + np.maximum(rows["queue_ns"], 0)
+    inside = (rows["queue_ns"] >= 0) & (rows["last_token_ns"] > begin)
+    low = np.searchsorted(arrival, begin, "right").tolist()
+    high = np.searchsorted(arrival, rows["last_token_ns"], "left").tolist()
+    found, free = np.zeros(len(rows)), list(range(len(rows) + 1))
+    longest = np.argsort(-rows["prompt_tokens"], kind="stable")
+    for one in longest[inside[longest]].tolist():
+        at = _next(free, low[one])
+        while at < high[one]:
+            found[order[at]] = rows["prompt_tokens"][one]
+            free[at] = at + 1
+            at = _next(free, at)
+    return found
+
+
+def _next(free: list[int], at: int) -> int:
+    """The first place from ``at`` on that is not taken; paths are halved as they are walked."""
+    while free[at] != at:
+        free[at] = free[free[at]]
+        at = free[at]
+    return at
+
+
 def _hit(data: RunData) -> Floats:
     rows = data.outcomes
     known: Floats = np.where(
@@ -176,6 +206,7 @@ _NUMBERS: tuple[tuple[str, str, Callable[[RunData], Floats]], ...] = (
     ("arrivals in the second before", "requests", _burst),
     ("waiting at arrival", "requests", _at_arrival("waiting")),
     ("running at arrival", "requests", _at_arrival("running")),
+    ("longest prompt in the engine at arrival", "tokens", _company),
     ("KV used at arrival", "blocks", _at_arrival("kv_used")),
     ("preemptions", "", _column("preemptions")),
     ("recomputed tokens", "tokens", _column("recomputed_tokens")),
@@ -196,7 +227,7 @@ def _numbers(name: str, unit: str, values: Floats, chosen: Mask, rest: Mask) -> 
     edges = np.geomspace(max(low, 1), high, _BINS + 1) if wide else np.linspace(low, high, _BINS + 1)
     edges[0] = low
     parts = [np.histogram(each, edges)[0] / len(each) for each in (one, other)]
-    labels = tuple(f"{edge:,.4g}" for edge in edges[:-1])
+    labels = tuple(number(float(edge)) for edge in edges[:-1])
     return Contrast(
         name,
         unit,

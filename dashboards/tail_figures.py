@@ -131,7 +131,7 @@ def contrast_figure(found: Contrast, theme: Theme) -> dict[str, Any]:
         "font": {"color": theme.text, "size": 11, "family": "system-ui, sans-serif"},
         "bargap": 0.15,
         "showlegend": False,
-        "xaxis": {"type": "category", "nticks": 6, "tickangle": 0, "fixedrange": True, "gridcolor": theme.grid},
+        "xaxis": {"type": "category", "nticks": 4, "tickangle": 0, "fixedrange": True, "gridcolor": theme.grid},
         "yaxis": {"tickformat": ".0%", "nticks": 3, "fixedrange": True, "gridcolor": theme.grid, "zeroline": False},
         "hoverlabel": {"bgcolor": theme.paper, "font": {"color": theme.text}},
     }

@@ -100,6 +100,7 @@ def _strip(
     place: dict[str, Any] = {"x": 1.0, "xanchor": "left", "y": domain[1], "yanchor": "top"}
     if narrow:
         place = {"x": 0, "xanchor": "left", "y": domain[1], "yanchor": "bottom", "orientation": "h"}
+        place |= {"entrywidth": 0.48, "entrywidthmode": "fraction"}
     look = {"bgcolor": "rgba(0,0,0,0)", "font": {"size": 11}, "tracegroupgap": 0, "traceorder": "normal"}
     layout[f"legend{axis}"] = place | look
     layout["annotations"].append(

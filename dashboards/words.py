@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["MISSING", "count", "percent", "rate", "seconds"]
+__all__ = ["MISSING", "count", "number", "percent", "rate", "seconds"]
 
 MISSING = "-"
 
@@ -28,6 +28,13 @@ def seconds(value: float | None) -> str:
 def count(value: float | None) -> str:
     """A whole number with its thousands apart."""
     return MISSING if value is None or not math.isfinite(value) else f"{value:,.0f}"
+
+
+def number(value: float | None) -> str:
+    """A quantity that need not be whole, to four digits, never with an exponent."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}" if abs(value) >= 1e-4 or not value else f"{value:.6f}"
 
 
 def percent(share: float | None) -> str:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 
 from dashboards.address import METRICS, Address, parse_address
-from dashboards.markup import aria, control, data_table
-from dashboards.palette import THEMES
+from dashboards.decomposition import decompose, describe_parts, parts_figure
+from dashboards.distribution import Distribution, distribution_figure, distribution_of
+from dashboards.markup import aria, control, data_table, figure_with_table
+from dashboards.palette import THEMES, Theme
 from dashboards.queries import RunBook
 from dashboards.selection import choices_of, selected
+from dashboards.stalls import describe_stalls, stalls_of
 from dashboards.tail import Contrast, Percentile, contrasts, percentiles, tail_map
 from dashboards.tail_figures import contrast_figure, describe_map, map_figure
-from dashboards.words import count, percent, seconds
+from dashboards.words import count, number, percent, seconds
+from tracekit.diagnosis import RunData
 from tracekit.errors import TracekitError
 
-__all__ = ["layout", "register", "render"]
+__all__ = ["layout", "register", "render", "render_parts"]
 
 GRAPH: Any = {
     "displaylogo": False,
@@ -42,26 +47,10 @@ _OUTPUTS = (
 
 
 def layout() -> Any:
-    metrics = [{"value": each, "label": NAMES[each]} for each in METRICS]
-    number: dict[str, Any] = {"type": "text", "inputMode": "decimal", "debounce": True, "autoComplete": "off"}
     return html.Div(
         [
             html.H1("Tail"),
-            html.Div(
-                [
-                    control("Latency", "tl-metric", dcc.Dropdown(metrics, id="tl-metric", clearable=False, searchable=False)),
-                    control("Class", "tl-class", dcc.Dropdown(id="tl-class", placeholder="all")),
-                    control(
-                        "From, s",
-                        "tl-from",
-                        dcc.Input(id="tl-from", placeholder="slower than", **number),
-                    ),
-                    control("To, s", "tl-to", dcc.Input(id="tl-to", **number)),
-                ],
-                className="controls",
-                role="group",
-                **aria("Which tail"),
-            ),
+            _controls(),
             html.P("Loading …", id="tl-said", className="summary", role="status"),
             html.P(id="tl-error", className="notice", role="alert"),
             html.P("Draw a box around the slow ones to select them, or give the bounds above.", className="hint"),
@@ -72,14 +61,37 @@ def layout() -> Any:
             ),
             html.P(id="tl-links", className="links"),
             html.Div(id="tl-points"),
+            html.H2("Where their time went"),
+            html.Div("Loading …", id="tl-parts"),
             html.H2("What the selected requests have in common"),
             html.P(
-                "Ranked by how differently they are distributed. Correlation, not cause: the Verdict tests causes.",
+                "Ranked by how differently they are distributed; plain bars are the selected, hatched ones the rest."
+                " Correlation, not cause: the Verdict tests causes.",
                 className="hint",
             ),
             html.Div(id="tl-contrasts", className="cards"),
             dcc.Store(id="tl-moved"),
         ]
+    )
+
+
+def _controls() -> Any:
+    metrics = [{"value": each, "label": NAMES[each]} for each in METRICS]
+    typed: dict[str, Any] = {"type": "text", "inputMode": "decimal", "debounce": True, "autoComplete": "off"}
+    return html.Div(
+        [
+            control("Latency", "tl-metric", dcc.Dropdown(metrics, id="tl-metric", clearable=False, searchable=False)),
+            control("Class", "tl-class", dcc.Dropdown(id="tl-class", placeholder="all")),
+            control(
+                "From, s",
+                "tl-from",
+                dcc.Input(id="tl-from", placeholder="slower than", **typed),
+            ),
+            control("To, s", "tl-to", dcc.Input(id="tl-to", **typed)),
+        ],
+        className="controls",
+        role="group",
+        **aria("Which tail"),
     )
 
 
@@ -102,6 +114,11 @@ def register(app: Dash, book: RunBook) -> None:
         return render(book, search, theme if theme in THEMES else "light")
 
     app.callback([Output(*each) for each in _OUTPUTS], Input("url", "search"), Input("theme", "data"))(show)
+
+    def parts(search: str | None, theme: str | None) -> Any:
+        return render_parts(book, search, theme if theme in THEMES else "light")
+
+    app.callback(Output("tl-parts", "children"), Input("url", "search"), Input("theme", "data"))(parts)
 
 
 def render(book: RunBook, search: str | None, theme: str) -> tuple[Any, ...]:
@@ -126,7 +143,10 @@ def render(book: RunBook, search: str | None, theme: str) -> tuple[Any, ...]:
         said,
         "",
         map_figure(found, address, THEMES[theme]),
-        _points(points),
+        [
+            _points(points, NAMES[address.metric], distribution_of(data, address), found.limit_s, THEMES[theme]),
+            *_stalls(data, address),
+        ],
         cards or alone,
         classes,
         address.cls,
@@ -135,11 +155,65 @@ def render(book: RunBook, search: str | None, theme: str) -> tuple[Any, ...]:
     )
 
 
-def _points(points: tuple[Percentile, ...]) -> Any:
+def render_parts(book: RunBook, search: str | None, theme: str) -> Any:
+    """Where the time of the selected went, against the rest; the page says elsewhere what keeps a run from being shown."""
+    address = parse_address(search)
+    try:
+        data = book.data(address.run)
+        if not data.has_iterations:
+            return html.P(
+                "This run kept no iterations, so its time cannot be told apart; replay with --events full.", className="notice"
+            )
+        found = decompose(data, book.attribution(address.run), address)
+    except TracekitError:
+        return None
+    if found is None:
+        return html.P("No request is selected.", className="quiet")
+    head = ("Part", "Selected, mean", "The rest, mean", "Selected, median", "The rest, median", "What it is")
+    rows = [
+        [
+            html.Code(each.name),
+            *map(seconds, (each.selected_s, each.rest_s, each.selected_median_s, each.rest_median_s)),
+            each.told,
+        ]
+        for each in found.parts
+    ]
+    return figure_with_table("tl-parts-figure", parts_figure(found, THEMES[theme]), describe_parts(found), head, rows)
+
+
+def _points(
+    points: tuple[Percentile, ...], name: str, curves: tuple[Distribution, ...], limit_s: float | None, theme: Theme
+) -> Any:
+    """Percentiles and what they rest on: as a curve, and as a table."""
     rows = [[f"P{each.point:g}", seconds(each.selected_s), count(each.beyond), seconds(each.all_s)] for each in points]
-    return data_table(
-        ("Percentile", "Selected", "Requests beyond", "All"), rows, caption="Percentiles and what they rest on", numeric=1
+    n = count(curves[0].n) if curves else "0"
+    told = ", ".join(f"P{each.point:g} {seconds(each.selected_s)}" for each in points)
+    said = f"How {name} is distributed: {told} of {n} selected requests; a percentile rests on the requests beyond it."
+    figure = distribution_figure(curves, points, limit_s, name, theme)
+    return html.Div(
+        [
+            html.H2("How it is distributed"),
+            figure_with_table("tl-cdf", figure, said, ("Percentile", "Selected", "Requests beyond", "All"), rows, opened=True),
+        ]
     )
+
+
+def _stalls(data: RunData, address: Address) -> Iterator[Any]:
+    found = stalls_of(data, address)
+    yield html.H2("Standing still between tokens")
+    yield html.P(describe_stalls(found), className="summary")
+    rows = [
+        [
+            each.who,
+            count(each.n),
+            *map(seconds, (each.gap_p50_s, each.gap_p95_s, each.gap_p99_s, each.gap_max_s)),
+            count(each.stalled),
+            *map(seconds, (each.stalled_mean_s, each.stalled_max_s)),
+        ]
+        for each in found
+    ]
+    head = ("Requests", "n", "Longest gap, median", "P95", "P99", "longest", "Stalled", "Stalled s, mean", "worst")
+    yield data_table(head, rows, caption="Each request's longest gap, and its stalled time", numeric=1)
 
 
 def _links(address: Address, chosen: int) -> list[Any]:
@@ -157,7 +231,7 @@ def _card(found: Contrast, theme: Any) -> Any:
     unit = f" {found.unit}" if found.unit else ""
     medians = ""
     if found.selected_median is not None and found.rest_median is not None:
-        medians = f"median {found.selected_median:,.4g}{unit} against {found.rest_median:,.4g}{unit}"
+        medians = f"median {number(found.selected_median)} against {number(found.rest_median)}{unit}"
     said = f"{found.name}: {percent(found.distance)} apart" + (f", {medians}" if medians else "")
     figure = dcc.Graph(figure=contrast_figure(found, theme), config=SMALL)
     return html.Section(

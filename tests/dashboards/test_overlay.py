@@ -69,9 +69,9 @@ def test_the_oldest_wait_of_a_run(book: RunBook) -> None:
     phases = ", ".join(f"'{name}'" for name in IN_QUEUE)
     longest = sql(book.store, f"SELECT max(end_ns - start_ns) FROM spans WHERE run = 1 AND phase IN ({phases})").rows[0][0]
     page = render(book, "?run=1", "light", {})
-    drawn = trace(page.figure, "oldest wait (right)")
+    drawn = trace(page.figure, "oldest wait")
     assert drawn.max() == pytest.approx(longest / 1e9, rel=1e-6)
-    assert [each["yaxis"] for each in page.figure["data"] if each["name"] == "oldest wait (right)"] == ["y7"]
+    assert [each["yaxis"] for each in page.figure["data"] if each["name"] == "oldest wait"] == ["y7"]
     assert page.figure["layout"]["yaxis7"]["title"]["text"] == "oldest wait, s"
     assert read_oldest(book.store, 99) == {}
     there = trace(page.figure, "waiting") > 0
@@ -139,10 +139,10 @@ def test_findings_are_brackets_and_the_selection_is_painted(book: RunBook) -> No
     waits = overlay_of(book, parse_address(search)).waits
     assert waits is not None
     edges = values(second.figure["data"][0]["x"])
-    drawn = trace(second.figure, "selected waiting (right)")
+    drawn = trace(second.figure, "selected waiting")
     assert float((drawn * np.diff(edges)).sum()) == pytest.approx(waits.within(np.array([0, 10**18])).total_ns / 1e9, rel=1e-5)
     zoomed = render(book, search + "&t=1-2", "light", {}, overlaid=key)
-    assert trace(zoomed.figure, "selected waiting (right)").max() > 0
+    assert trace(zoomed.figure, "selected waiting").max() > 0
 
 
 def test_the_window_is_no_part_of_a_selection() -> None:
