@@ -21,8 +21,12 @@ __all__ = ["NAMES", "main", "readme", "result_name", "run_one"]
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-NAMES = ("startup", "iterations", "lean", "mooncake", "policies", "blame", "whole", "experiment", "load", "dashboard", "engine")
+NAMES = (
+    "startup", "iterations", "lean", "mooncake", "policies", "blame", "whole", "experiment", "load", "dashboard", "export",
+    "engine",
+)  # fmt: skip
 QUICK = {
+    "export": ["--requests", "5000", "--page-requests", "20000"],
     "policies": ["--scale", "0.3"],
     "blame": ["--requests", "20000"],
     "whole": ["--quick", "--repeats", "2"],

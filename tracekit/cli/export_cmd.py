@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug
+
+if TYPE_CHECKING:
+    from tracekit.exports.export import ExportReport
 
 __all__ = ["register"]
 
@@ -79,23 +83,38 @@ def export(
     """Export a run, a finding's confirmed change, or a tuner's answer. Files appear whole or not at all."""
     from tracekit.cli.output import note, print_json, write_out
     from tracekit.errors import UsageError
-    from tracekit.exports.export import ExportReport
-    from tracekit.exports.export import export as export_run
 
-    binary = to in (To.perfetto, To.csv, To.parquet, To.html)
     if as_json and out == "-":
         raise UsageError("--json and --out -: both want standard output; expected one of them")
-    report: ExportReport
-    if to is To.html:
-        raise UsageError("--to html: not there yet")
-    report = export_run(run, to=to.value, out=out, force=force, tables=tuple(table or ()), window=window, finding=finding,
-                        pool=None if pool is None else pool.value, diff=diff, engine_version=engine_version, db=db)  # fmt: skip
+    options = {"to": to.value, "out": out, "force": force, "tables": tuple(table or ()), "window": window, "finding": finding,
+               "pool": None if pool is None else pool.value, "diff": diff, "engine_version": engine_version}  # fmt: skip
+    report = _page(run, db, options) if to is To.html else _export(run, db, options)
     if as_json:
         print_json(report.to_dict())
     elif report.text is not None:
         write_out(report.text)
-    elif not (binary and out == "-"):
+    elif report.out != "-":
         note(f"{report.out} is written")
+
+
+def _export(run: str, db: Path, options: dict[str, Any]) -> ExportReport:
+    from tracekit.exports.export import export as export_run
+
+    return export_run(run, db=db, **options)
+
+
+def _page(run: str, db: Path, options: dict[str, Any]) -> ExportReport:
+    from dashboards.report import export_run_page, export_tune_page
+    from tracekit.exports.export import Asked, is_tuned, tuned_answer
+    from tracekit.store import Store
+
+    asked, store = Asked(**options), Store(db)
+    if not is_tuned(run, store):
+        return export_run_page(run, asked, db)
+    from tuner.report import render_report
+
+    document = tuned_answer(run, store)
+    return export_tune_page(document, render_report(document), asked)
 
 
 def register(app: typer.Typer) -> None:
