@@ -10,9 +10,11 @@ import numpy as np
 
 from dashboards.address import METRICS, Address
 from dashboards.buckets import BUCKETS, Buckets, downsample, span_ns
-from dashboards.figures import timeline_figure
+from dashboards.figures import Drawn, timeline_figure
+from dashboards.oldest import read_oldest
+from dashboards.overlay import overlay_of
 from dashboards.palette import Theme
-from dashboards.queries import RunBook, RunView
+from dashboards.queries import RunBook
 from dashboards.report_markup import Html, data_table, element, listed
 from dashboards.report_page import Drawing, Page, figure_box
 from dashboards.summary import describe_window
@@ -51,7 +53,7 @@ def run_page(book: RunBook, ref: str) -> Page:
     verdict = read_verdict(book, ref)
     cards = cards_of(verdict.document)
     drawings = [_excess(cards, verdict.document), *_tails(book, ref)]
-    timelines = list(_timelines(book.view(ref)))
+    timelines = list(_timelines(book, ref))
     body = [
         *_head(row),
         element("p", verdict.document["verdict"], class_="verdict"),
@@ -198,18 +200,24 @@ def _percentiles(book: RunBook, ref: str) -> Html:
     return data_table(("", *points), rows, "Percentiles over requests, and how many requests lie beyond each")
 
 
-def _timelines(view: RunView) -> Iterator[Drawing]:
+def _timelines(book: RunBook, ref: str) -> Iterator[Drawing]:
+    """A timeline of each replica with its findings as brackets, in fewer buckets the more there are."""
+    view, overlay, oldest = book.view(ref), overlay_of(book, Address(run=ref)), read_oldest(book.store, int(ref))
     reasons = code_names("iterations", "head_refused_by")
     there = [replica for replica in sorted(view.frames) if len(view.frames[replica]["iteration"])]
     shown = there[:MOST_REPLICAS]
     for replica in shown:
         frame, window = view.frames[replica], span_ns(view.frames[replica])
-        budget, kv_total = view.budget.get(replica), view.kv_total.get(replica)
         buckets = downsample(frame, *window, buckets=BUCKETS // len(shown))
-        make = partial(timeline_figure, buckets, reasons, budget=budget, kv_total=kv_total, window_ns=window)
+        what = Drawn(
+            reasons=reasons, window_ns=window, budget=view.budget.get(replica), kv_total=view.kv_total.get(replica),
+            reserved=view.reserved.get(replica, 0), overlay=overlay,
+            oldest_ns=oldest[replica].peaks(buckets.edges_ns) if replica in oldest else None,
+        )  # fmt: skip
+        make = partial(timeline_figure, buckets, what)
         named = f"Replica {replica}: " if len(there) > 1 else ""
         more = f" (of {len(there)} replicas the first {len(shown)} are drawn)" if len(there) > len(shown) else ""
-        said = f"{named}{describe_window(buckets, reasons, budget, kv_total)}{more}"
+        said = f"{named}{describe_window(buckets, what)}{more}"
         coarse = downsample(frame, *window, buckets=TABLE_ROWS)
         yield Drawing(f"timeline-{replica}", said, make, _TIMELINE_HEAD, _timeline_rows(coarse), ", in coarser steps")
 

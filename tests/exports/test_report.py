@@ -1,4 +1,4 @@
-"""The page that stands alone: nothing is loaded, no name of a trace is taken for HTML, it says what the run says, in both themes."""
+"""The page that stands alone: nothing is loaded, no name of a trace is taken for HTML, it says what the run says; both themes."""
 
 from __future__ import annotations
 
