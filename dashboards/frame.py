@@ -10,6 +10,7 @@ from dash import ClientsideFunction, Dash, Input, Output, dcc, html
 
 from dashboards.address import parse_address
 from dashboards.heading import Heading, heading_of, selection_chips
+from dashboards.live import LIVE_MS, register_live
 from dashboards.markup import aria
 from dashboards.pages import PAGES
 from dashboards.queries import RunBook
@@ -43,6 +44,14 @@ def frame(db: Path, banner: str | None, *, signed_in: bool = False) -> Any:
                     html.Header(id="heading", className="heading"),
                     html.Div(
                         [
+                            html.Div(id="live", className="live", role="group", **aria("The run under way")),
+                            html.Button("Pause", id="pause", type="button", style={"display": "none"}),
+                            html.Span(id="live-acted", role="status", className="shared"),
+                        ],
+                        className="live-row",
+                    ),
+                    html.Div(
+                        [
                             html.Div(id="chips", className="chips", role="group", **aria("Selection")),
                             html.Button("Share", id="share", type="button", title="Copy the address of this view (s)"),
                             html.Span(id="shared", role="status", className="shared"),
@@ -56,6 +65,8 @@ def frame(db: Path, banner: str | None, *, signed_in: bool = False) -> Any:
             dmc.Modal(_help(), id="help", title="Keys", opened=False, size="lg"),
             dcc.Location(id="url", refresh=False),
             dcc.Interval(id="frame-tick", interval=FRAME_MS),
+            dcc.Interval(id="live-tick", interval=LIVE_MS),
+            dcc.Store(id="paused", data=False),
             dcc.Store(id="theme"),
             dcc.Store(id="narrow"),
         ],
@@ -105,6 +116,7 @@ def register_frame(app: Dash, book: RunBook) -> None:
         Input("url", "search"),
         Input("frame-tick", "n_intervals"),
     )(show)
+    register_live(app, book)
     # Dash has no types for these.
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("tracekit", "theme"),

@@ -27,6 +27,10 @@ class JobRuns:
         self._store_dir = store_dir
         self._seen: dict[str, tuple[int | None, str]] = {}
 
+    def job_of(self, spool: str) -> str | None:
+        """The job that was seen writing a spool."""
+        return next((job for job, (_, name) in self._seen.items() if name == spool), None)
+
     def run_of(self, job: str, spools: Sequence[SpoolInfo]) -> str:
         """What the book calls the run of a job. ``LockedError``: there is none yet. ``UsageError``: there will be none."""
         status = show(self._store_dir, job, log_lines=0)

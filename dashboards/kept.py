@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from tracekit.diagnosis.engines import RunEngines, run_engines
 from tracekit.errors import TracekitError
 from tracekit.store import SpoolInfo, SpoolTail, Store, load_run
 
-__all__ = ["Followed", "Kept", "follow", "read_run"]
+__all__ = ["Followed", "Kept", "arrivals_ns", "follow", "read_run"]
 
 PIECE = 1 << 18
 """Rows read from a spool at a time."""
@@ -91,6 +91,20 @@ def read_run(store: Store, run: int) -> Kept:
         kv_total=_known({replica: total for replica, _, total in constants}),
         engines=engines,
     )
+
+
+def arrivals_ns(store: Store, run: Mapping[str, Any]) -> int:
+    """How long the requests of a run under way arrive, ns on the engine clock: its window or the whole trace, at its rate.
+    ``KeyError`` where its spool does not say, ``TracekitError`` where the trace cannot be looked up."""
+    part = run["slice"]
+    if part["limit"] is not None:
+        return 0
+    if part["window_ns"] is not None:
+        begin, end = part["window_ns"]
+        return int((end - begin + part["lead_in_ns"]) / part["rate_scale"])
+    with store.read() as con:
+        found = con.execute("SELECT span_ns FROM traces WHERE trace = ?", [run["trace"]]).fetchall()
+    return int(found[0][0] / part["rate_scale"]) if found else 0
 
 
 def _engines(row: dict[str, Any]) -> RunEngines | None:

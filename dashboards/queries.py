@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from dashboards.columns import Frame
 from dashboards.job_runs import JobRuns, is_job
-from dashboards.kept import Followed, Kept, follow, read_run
+from dashboards.kept import Followed, Kept, arrivals_ns, follow, read_run
 from dashboards.remembered import Remembered
 from dashboards.run_words import Listed, listed_run, listed_spool, live_message, recorded_message
 from tracekit.diagnosis import Attribution, RunData, attribute, load_run_data
@@ -61,6 +61,8 @@ class RunView:
     events: str
     live: bool
     """Whether more may come."""
+    arrivals_ns: int = 0
+    """Of a run under way: how long requests go on to arrive, so that a figure fills from the left; 0: not known."""
     frames: dict[int, Frame] = field(default_factory=dict)
     """Iterations by replica; empty where none are recorded, or none yet."""
     budget: dict[int, int] = field(default_factory=dict)
@@ -121,6 +123,18 @@ class RunBook:
         with self._lock:
             done = {row["spool"] for row in self._rows}
         return [spool for spool in reversed(spools_there(self.store)) if spool.folder.name not in done]
+
+    def spool(self, ref: str) -> SpoolInfo | None:
+        """The spool of a run that is not in the database (yet); ``None`` for a recorded one, and where there is none. Errors as
+        ``view``."""
+        with self._lock:
+            self._refresh()
+            found = self._find(ref)
+        return found if isinstance(found, SpoolInfo) else None
+
+    def job_of(self, spool: str) -> str | None:
+        """The job that a page saw writing a spool, if any did."""
+        return self._jobs.job_of(spool)
 
     def recorded(self, ref: str) -> dict[str, Any] | None:
         """The ``runs`` row (some columns of it) of a recorded run; ``None`` for one under way. Errors as ``view``."""
@@ -218,7 +232,15 @@ class RunBook:
             kv_total=kept.kv_total,
             reserved=kept.reserved,
             expected=kept.expected,
+            arrivals_ns=self._arrivals(info),
         )
+
+    def _arrivals(self, info: SpoolInfo) -> int:
+        """How long requests of a run under way go on to arrive, ns; 0: not known."""
+        try:
+            return self.remember(f"arrivals {info.folder.name}", lambda: arrivals_ns(self.store, info.run))
+        except (TracekitError, KeyError):
+            return 0
 
     def _follow(self, info: SpoolInfo) -> Followed:
         with self._lock:

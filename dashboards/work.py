@@ -13,10 +13,21 @@ from typing import NamedTuple
 
 from dashboards.queries import RunBook
 from tracekit import jobs
-from tracekit.errors import UsageError
+from tracekit.errors import TracekitError, UsageError
 from tracekit.jobs import Job, JobStatus
 
-__all__ = ["MOST_AT_ONCE", "JobRow", "cancel_job", "list_work", "resume_job", "start_job"]
+__all__ = [
+    "MOST_AT_ONCE",
+    "JobRow",
+    "UNDER_WAY",
+    "cancel_job",
+    "command_text",
+    "do_to_job",
+    "list_work",
+    "resume_job",
+    "room_for_one",
+    "start_job",
+]
 
 MOST_AT_ONCE = 4
 """Jobs under way that pages have started."""
@@ -48,11 +59,19 @@ def start_job(book: RunBook, kind: str, words: Sequence[str]) -> str:
         raise UsageError(f"this dashboard is read-only; from the shell: {shlex.join(['tracekit', *words])}")
     if not book.store.path.parent.is_dir():
         raise UsageError(f"{book.store.path.parent}: no such folder to put a database into")
-    with _one_at_a_time(book):
-        _refuse_more(book)
+    with room_for_one(book):
         job = Job.create(book.store.folder, kind, {"who": "ui", "argv": command})
         job.start_detached(command, cwd=book.store.folder)
     return job.id
+
+
+@contextmanager
+def room_for_one(book: RunBook) -> Iterator[None]:
+    """Start one job in here: nobody else counts and starts meanwhile, in whatever worker. ``UsageError`` as ``start_job``."""
+    _refuse_read_only(book)
+    with _one_at_a_time(book):
+        _refuse_more(book)
+        yield
 
 
 def cancel_job(book: RunBook, job: str, *, force: bool = False) -> None:
@@ -63,10 +82,22 @@ def cancel_job(book: RunBook, job: str, *, force: bool = False) -> None:
 
 def resume_job(book: RunBook, job: str) -> None:
     """Start an ended job again in its folder. ``UsageError`` as ``start_job``, and for one that runs."""
-    _refuse_read_only(book)
-    with _one_at_a_time(book):
-        _refuse_more(book)
+    with room_for_one(book):
         jobs.resume(book.store.folder, job)
+
+
+def do_to_job(book: RunBook, act: str, job: str) -> tuple[str, bool]:
+    """Cancel or resume a job: what there is to say of it, and whether it was done."""
+    try:
+        if act == "cancel":
+            cancel_job(book, job)
+            return f"{job}: asked to stop", True
+        if act == "resume":
+            resume_job(book, job)
+            return f"{job}: started again", True
+    except TracekitError as error:
+        return str(error), False
+    return "", False
 
 
 def list_work(book: RunBook) -> list[JobRow]:

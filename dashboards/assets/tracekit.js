@@ -184,6 +184,11 @@
       if (next !== (search || "")) { api.set_props("url", { search: next }); }
       return api.no_update;
     },
+    // While paused, what is under way is not asked for again; what is shown stays.
+    pause: function (clicks) {
+      const paused = Boolean((clicks || 0) % 2);
+      return [paused, paused ? "Go on" : "Pause", String(paused)];
+    },
     help: function () {
       return true;
     },

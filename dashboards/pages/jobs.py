@@ -10,8 +10,7 @@ from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dashboards.markup import aria, data_table
 from dashboards.queries import RunBook
 from dashboards.words import percent
-from dashboards.work import JobRow, cancel_job, list_work, resume_job
-from tracekit.errors import TracekitError
+from dashboards.work import JobRow, do_to_job, list_work
 
 __all__ = ["layout", "register", "render"]
 
@@ -57,27 +56,13 @@ def register(app: Dash, book: RunBook) -> None:
         pressed = ctx.triggered_id
         if not any(clicks) or not isinstance(pressed, dict):
             return no_update
-        return do(book, str(pressed.get("act")), str(pressed.get("job")))
+        return do_to_job(book, str(pressed.get("act")), str(pressed.get("job")))[0]
 
     app.callback(
         Output("jb-notice", "children"),
         Input({"type": "jb-act", "act": ALL, "job": ALL}, "n_clicks"),
         prevent_initial_call=True,
     )(act)
-
-
-def do(book: RunBook, act: str, job: str) -> str:
-    """Cancel or resume a job; what there is to say of it."""
-    try:
-        if act == "cancel":
-            cancel_job(book, job)
-            return f"{job}: asked to stop"
-        if act == "resume":
-            resume_job(book, job)
-            return f"{job}: started again"
-    except TracekitError as error:
-        return str(error)
-    return ""
 
 
 def render(rows: Sequence[JobRow], *, read_only: bool) -> tuple[str, Any]:

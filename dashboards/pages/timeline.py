@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
+from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html
 from dash.exceptions import PreventUpdate
 
 from dashboards.markup import aria, control
@@ -77,9 +77,15 @@ def register(app: Dash, book: RunBook) -> None:
     )
 
     def show(
-        search: str, _: int, theme: str | None, narrow: bool | None, overlaid: str | None, drawn: dict[str, Any]
+        search: str,
+        _: int,
+        theme: str | None,
+        narrow: bool | None,
+        overlaid: str | None,
+        drawn: dict[str, Any],
+        paused: bool | None,
     ) -> dict[str, Any]:
-        if theme not in THEMES or narrow is None:
+        if theme not in THEMES or narrow is None or (paused and ctx.triggered_id == "tick"):
             raise PreventUpdate
         return render(book, search, theme, drawn, overlaid=overlaid, narrow=narrow).outputs()
 
@@ -91,6 +97,7 @@ def register(app: Dash, book: RunBook) -> None:
         Input("narrow", "data"),
         Input("overlaid", "data"),
         State("drawn", "data"),
+        State("paused", "data"),
         running=[(Output("tick", "disabled"), True, False)],
     )(show)
 

@@ -184,7 +184,10 @@ def _why_empty(view: RunView) -> str:
 def _draw(answer: Answer, view: RunView, replica: int, address: Address, look: _Look, drawn: dict[str, Any]) -> None:
     """Fill in figure, summary and the controls of the window, unless they are what is shown already."""
     frame = view.frames[replica]
-    window = window_ns(address, span_ns(frame))
+    begin, end = span_ns(frame)
+    if view.live and address.last_s is None:  # what is still to come stays empty: the figure fills from the left
+        end = max(end, begin + view.arrivals_ns)
+    window = window_ns(address, (begin, end))
     overlay = look.over.overlay or NOTHING
     last = f"{address.last_s:g}" if address.last_s is not None else None
     answer.window = "range" if address.t is not None else last if last in WINDOWS else "range" if last else "all"

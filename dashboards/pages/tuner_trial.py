@@ -12,6 +12,7 @@ from dashboards.address import Address, parse_address
 from dashboards.palette import GRID_THEME
 from dashboards.queries import RunBook
 from dashboards.words import percent, seconds
+from dashboards.work import room_for_one
 from tracekit.errors import TracekitError, UsageError
 from tracekit.experiments.knobs import knob_text
 from tracekit.jobs import JobStatus, list_jobs
@@ -75,7 +76,8 @@ def start(book: RunBook, search: str | None) -> str:
         if address.trial is None:
             raise UsageError("no trial is chosen")
         study = load_study(book.store, address.study or "last")
-        job = start_trial(book.store, study.key, address.trial)
+        with room_for_one(book):
+            job = start_trial(book.store, study.key, address.trial)
     except TracekitError as error:
         return str(error)
     return f"started as job {job}"

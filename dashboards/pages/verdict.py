@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dash import Dash, Input, Output, dcc, html
+from dash import Dash, Input, Output, State, ctx, dcc, html
+from dash.exceptions import PreventUpdate
 
 from dashboards.acts import change_button, register_acts, tune_button
 from dashboards.address import Address, parse_address
 from dashboards.markup import aria, data_table, figure_with_table
+from dashboards.pages.verdict_live import render_live
 from dashboards.palette import THEMES, Theme
 from dashboards.queries import RunBook
+from dashboards.so_far import SoFarKeeper
 from dashboards.verdict_figure import describe_excess, excess_figure
 from dashboards.verdicts import Card, Proven, Verdict, cards_of, read_verdict
 from dashboards.words import percent, seconds
@@ -32,18 +35,35 @@ def layout() -> Any:
             html.H1("Verdict"),
             html.P("Loading …", id="vd-said", className="verdict", role="status"),
             html.P(id="vd-acted", className="summary", role="status"),
+            dcc.Interval(id="vd-tick", interval=2000),
+            dcc.Store(id="vd-drawn"),
             html.Div(id="vd-body"),
         ]
     )
 
 
 def register(app: Dash, book: RunBook) -> None:
-    def show(search: str | None, theme: str | None) -> tuple[Any, Any]:
-        return render(book, search, theme if theme in THEMES else "light")
+    keeper = SoFarKeeper(book)
 
-    app.callback(Output("vd-said", "children"), Output("vd-body", "children"), Input("url", "search"), Input("theme", "data"))(
-        show
-    )
+    def show(search: str | None, theme: str | None, _: int | None, drawn: Any, paused: bool | None) -> tuple[Any, Any, Any]:
+        ticked = ctx.triggered_id == "vd-tick"
+        if ticked and (paused or drawn == "ended"):  # what is recorded does not change under a page
+            raise PreventUpdate
+        live = render_live(keeper, search)
+        if live is not None:
+            return *live, "live"
+        return *render(book, search, theme if theme in THEMES else "light"), "ended"
+
+    app.callback(
+        Output("vd-said", "children"),
+        Output("vd-body", "children"),
+        Output("vd-drawn", "data"),
+        Input("url", "search"),
+        Input("theme", "data"),
+        Input("vd-tick", "n_intervals"),
+        State("vd-drawn", "data"),
+        State("paused", "data"),
+    )(show)
     register_acts(app, book)
 
 

@@ -41,6 +41,7 @@ class Asker:
             "drawn.data": self.shown["drawn.data"],
             "narrow.data": False,
             "overlaid.data": overlaid,
+            "paused.data": False,
         }
         outputs = [dict(zip(("id", "property"), each.rsplit(".", 1), strict=True)) for each in _names(self._show["output"])]
         body = {

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from dashboards import acts, uploads, work
 from dashboards.ordering import order_of, uploads_folder, words_of
-from dashboards.pages import jobs as jobs_page
 from dashboards.pages import replay as replay_page
 from dashboards.queries import RunBook
 from tracekit import jobs
@@ -248,7 +247,7 @@ def test_a_read_only_dashboard_starts_and_stops_nothing(book: RunBook) -> None:
         with pytest.raises(UsageError, match="read-only"):
             acts.tune_from(reading, "1")
         for act in ("cancel", "resume"):
-            assert "read-only" in jobs_page.do(reading, act, job)
+            assert "read-only" in work.do_to_job(reading, act, job)[0]
         assert all(row.can == () for row in work.list_work(reading))
         assert [each.id for each in jobs.list_jobs(book.store.folder)] == [each.id for each in before]
         assert sorted(uploads_folder(book).rglob("*")) == files
@@ -278,7 +277,7 @@ def test_a_killed_job_is_listed_as_such_and_runs_again(book: RunBook) -> None:
         (row,) = [row for row in work.list_work(book) if row.id == job]
         assert (row.state, row.can) == ("lost", ("resume",))
         assert "its process is gone" in row.said
-        assert "started again" in jobs_page.do(book, "resume", job)
+        assert "started again" in work.do_to_job(book, "resume", job)[0]
         assert ended(book, job).state == "finished"
     assert len(list_runs(book.store)) == runs + 1
 
