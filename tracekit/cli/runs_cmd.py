@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
     from tracekit.store import SpoolInfo, Store
 
 __all__ = ["register"]
+
+class Tool(StrEnum):
+    vllm = "vllm"
+    guidellm = "guidellm"
+    aiperf = "aiperf"
+
 
 runs = typer.Typer(help="Recorded runs: list, remove, recover.")
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's number, its name, or last.")]
@@ -110,6 +117,7 @@ def show(
         list[str], typer.Argument(metavar="RUN...", help="Numbers or names of runs, or last; several stand side by side.")
     ],
     markdown: Annotated[bool, typer.Option("--markdown", help="The matrix as Markdown.")] = False,
+    as_: Annotated[Tool | None, typer.Option("--as", help="In the terms and formulas of another tool.")] = None,
     db: Db = DEFAULT_DB,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -118,6 +126,11 @@ def show(
     from tracekit.store import Store, load_run, resolve_run
 
     store = Store(db)
+    if as_ is not None:
+        if len(run) > 1 or markdown:
+            raise UsageError("--as: one run as text or JSON; expected no --markdown and no second run")
+        _in_terms(store, run[0], as_.value, as_json)
+        return
     rows = [load_run(store, resolve_run(store, text)) for text in run]
     for row in rows:
         if row["matrix"] is None:
@@ -126,6 +139,21 @@ def show(
         _emit_beside(rows, as_json, markdown)
     else:
         emit_run(rows[0]["run"], rows[0]["state"], rows[0]["matrix"], as_json, markdown)
+
+
+def _in_terms(store: Store, run: str, tool: str, as_json: bool) -> None:
+    from tracekit.diagnosis.stored import load_run_data
+    from tracekit.terms import in_terms_of, seen_of
+
+    data = load_run_data(store, run)
+    found = in_terms_of(seen_of(data), tool)
+
+    def render() -> None:
+        print_table(("figure", "value", "unit", "n"), [(each.name, each.value, each.unit, each.n) for each in found.terms])
+        missing = [f"{each.name}: {each.note}" for each in found.terms if each.note]
+        print_text("\n".join(["", f"run {data.run} as {found.version} computes it", *found.notes, *missing]))
+
+    emit({"schema": "tracekit.terms/1", "run": data.run, **found.to_dict()}, as_json, render)
 
 
 def _emit_beside(runs: list[dict[str, Any]], as_json: bool, markdown: bool) -> None:

@@ -54,7 +54,7 @@ def _row(n: int, mean: float, found: Any, largest: Any, percents: Sequence[float
     return row
 
 
-def weighted_percentiles(values: npt.NDArray[np.int64], weights: npt.NDArray[np.int64], percents: Sequence[float]) -> list[float]:
+def weighted_percentiles(values: Numbers, weights: npt.NDArray[np.int64], percents: Sequence[float]) -> list[float]:
     """Percentiles of the expanded list, equal to numpy's linear interpolation on it. ``weights`` must not all be 0."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
