@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from replay_engine.front_door import DoorFacts
 from replay_engine.noise import IterationNoise
@@ -21,6 +21,7 @@ from tracekit.door_facts import door_facts, door_notes
 from tracekit.engines import ENGINES, TorchEngine, settle_engine
 from tracekit.errors import UsageError, shown
 from tracekit.jobs import Job
+from tracekit.manifest import differences, read_manifest, reading_of, restored_setup, write_manifest
 from tracekit.metrics import SloTable, parse_goodput, parse_slo
 from tracekit.metrics.slo import Slo, parse_duration_ns
 from tracekit.pools import pd_sets
@@ -31,6 +32,9 @@ from tracekit.store import Store
 from tracekit.traces.load import load_trace, report_of
 from tracekit.traces.source import TraceSource
 from tracekit.traces.tolerance import tolerance
+
+if TYPE_CHECKING:
+    from tracekit.diagnosis.at_once import AtOnce
 
 __all__ = ["ReplayReport", "Setup", "prepare_setup", "recorded_run", "replay", "run_result"]
 
@@ -48,6 +52,10 @@ class ReplayReport:
     lines: list[str] = field(default_factory=list)
     verdict: list[str] = field(default_factory=list)
     """What the diagnosis says, without proof: the cause, the change that is proposed, and the command that shows more."""
+    manifest: dict[str, Any] = field(default_factory=dict)
+    """All that decided the run, and digests of what came out (``manifest.json``)."""
+    differences: list[str] | None = None
+    """With ``from_manifest``: what came out otherwise; empty where every byte is the same."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,7 +81,7 @@ class Setup:
 
 def replay(
     inputs: str | Sequence[str] = (),
-    *, from_run: str | None = None,
+    *, from_run: str | None = None, from_manifest: str | None = None,
     engine: str = "auto",
     model: str | None = None,
     profile: str | None = None,
@@ -108,15 +116,16 @@ def replay(
     say: Say | None = None,
 ) -> ReplayReport:  # fmt: skip
     """Replay ``inputs`` (files, globs, ``-``, or one name of a loaded trace) and record the run in ``db``; defaults as on the
-    command line. ``from_run``: no inputs, but a recorded run once more, with ``sets`` changed. ``progress(done, total, note)`` is
-    called now and then, ``say(line)`` with what runs, before it runs. Errors: ``UsageError``, ``InputError``, ``LockedError``."""
+    command line. ``from_run``: no inputs, but a recorded run once more, with ``sets`` changed. ``from_manifest``: the run of a
+    ``manifest.json`` once more, ``inputs`` being where its trace lies now. ``progress(done, total, note)`` is called now and
+    then, ``say(line)`` with what runs, before it runs. Errors: ``UsageError``, ``InputError``, ``LockedError``."""
     return _as_job(locals())
 
 
 def _as_job(given: dict[str, Any]) -> ReplayReport:
     """The replay as a job with a folder: how it ended is written down whatever happens."""
-    if not given["inputs"] and given["from_run"] is None:
-        raise UsageError("no trace; expected TRACE..., or --from-run RUN for a recorded run once more")
+    if not given["inputs"] and given["from_run"] is None and given["from_manifest"] is None:
+        raise UsageError("no trace; expected TRACE..., --from-run RUN for a recorded run once more, or --from MANIFEST")
     if given["engine"] not in ENGINES:
         raise UsageError(f"--engine {shown(given['engine'])}: expected one of {', '.join(ENGINES)}")
     store = Store(given["db"])
@@ -143,29 +152,36 @@ def _job(store: Store, job: Job, given: dict[str, Any]) -> ReplayReport:
         if say is not None:
             say(line)
 
-    setup = prepare_setup(store, given, tell)
-    return recorded_run(store, job, setup, name=given["name"], diagnose=given["diagnose"], progress=given["progress"], tell=tell,
-                        lines=lines)  # fmt: skip
+    before = None if given["from_manifest"] is None else read_manifest(given["from_manifest"])
+    setup = prepare_setup(store, given, tell) if before is None else restored_setup(store, before, given, tell)
+    report = recorded_run(store, job, setup, name=given["name"], diagnose=given["diagnose"], progress=given["progress"],
+                          tell=tell, lines=lines, given=given if before is None else reading_of(before, given))  # fmt: skip
+    if before is not None:
+        report.differences = differences(before, report.manifest)
+    return report
 
 
 def recorded_run(store: Store, job: Job, setup: Setup, *, name: str | None, diagnose: bool, progress: Progress | None, tell: Say,
-                 lines: list[str]) -> ReplayReport:  # fmt: skip
-    """Replay a setup and record the run, with its verdict where every event is kept. ``lines``: what ``tell`` gathers."""
+                 lines: list[str], given: Mapping[str, Any] | None = None) -> ReplayReport:  # fmt: skip
+    """Replay a setup and record the run, with its manifest, and its verdict where every event is kept. ``lines``: what ``tell``
+    gathers; ``given``: the options that the manifest tells how the trace was read by."""
     record = RunRecord(store, setup, name=name, command=" ".join(shown(a, 400) for a in sys.argv))
     state = simulate(setup, record, job, progress)
     verdict = _verdict(setup, record) if diagnose and setup.events == "full" and state == "finished" else None
     run, matrix = record.commit(state.partition(":")[0])
     if state != "finished":
         tell(f"the replay ended early: {state.replace('_', ' ')}; what ran is recorded as run {run}")
-    told = [] if verdict is None else verdict(run, str(store.path))
-    return ReplayReport(run=run, state=state, matrix=matrix, lines=lines, verdict=told)
+    told = [] if verdict is None else verdict.lines(run, str(store.path))
+    said = None if verdict is None else verdict.document
+    manifest = write_manifest(store, run, setup, matrix=matrix, verdict=said, given=given)
+    return ReplayReport(run=run, state=state, matrix=matrix, lines=lines, verdict=told, manifest=manifest)
 
 
-def _verdict(setup: Setup, record: RunRecord) -> Callable[[int, str], list[str]]:
+def _verdict(setup: Setup, record: RunRecord) -> AtOnce:
     """The verdict, once the run's number is known. The run is what matters: a diagnosis that fails must not take it along."""
-    from tracekit.diagnosis.at_once import verdict_lines
+    from tracekit.diagnosis.at_once import verdict_at_once
 
-    return verdict_lines(setup, record)
+    return verdict_at_once(setup, record)
 
 
 def prepare_setup(store: Store, given: dict[str, Any], tell: Say) -> Setup:

@@ -36,6 +36,10 @@ FromRun = Annotated[
     str | None,
     typer.Option("--from-run", metavar="RUN", help="No TRACE but a recorded run once more; with --set for what differs."),
 ]
+From = Annotated[
+    str | None,
+    typer.Option("--from", metavar="MANIFEST", help="Repeat the run of a manifest.json; the same bytes must come out."),
+]
 EngineOption = Annotated[Engine, typer.Option("--engine", help="What runs the iterations; auto: torch where CUDA is, else sim.")]
 Model = Annotated[
     str | None,
@@ -83,7 +87,7 @@ Slow = Annotated[
 
 
 def replay(
-    inputs: Inputs = None, from_run: FromRun = None,
+    inputs: Inputs = None, from_run: FromRun = None, from_manifest: From = None,
     engine: EngineOption = Engine.auto,
     model: Model = None,
     profile: Profile = None,
@@ -147,6 +151,11 @@ def _run(*, as_json: bool, debug: bool, **options: Any) -> int:
     note(f"run {report.run} is in {db}: {told}")
     if report.state.startswith("failed"):
         return FAILED
+    if report.differences is not None:
+        note("reproduced: the same bytes as the manifest says" if not report.differences else "not reproduced:")
+        for line in report.differences:
+            note(f"  {line}")
+        return 1 if report.differences else 0
     return INTERRUPTED if report.state == "interrupted" else 0
 
 

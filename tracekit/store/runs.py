@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,6 +101,8 @@ def remove_runs(store: Store, runs: Sequence[int]) -> Removed:
         for table in (*EVENT_TABLES, "findings", "runs"):
             gone = con.execute(f"DELETE FROM {table} WHERE list_contains(?, run)", [wanted]).fetchall()
             events += int(gone[0][0]) if table in EVENT_TABLES else 0
+    for run in wanted:
+        shutil.rmtree(store.folder / "runs" / str(run), ignore_errors=True)  # manifest and verdict
     after = database_size(store)
     return Removed(
         runs=wanted,
