@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tracekit.cli.notifying import Notify, tell
 from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug
 from tracekit.cli.reading_options import ArrivalOption, CachedOption, Dedupe, Format, Map, MaxDropped, OnError, OnErrorOption
 from tracekit.cli.replay_cmd import (
@@ -62,6 +63,7 @@ def gate(
     gate_file: GateFile = Path("gate.json"),
     junit: Junit = None,
     github_summary: GithubSummary = False,
+    notify: Notify = None,
     profile: Profile = None,
     policy: PolicyOption = None,
     sets: Sets = None,
@@ -92,20 +94,27 @@ def gate(
     return _run(**locals())
 
 
-def _run(*, as_json: bool, debug: bool, **options: Any) -> int:
+def _run(*, notify: list[str] | None, as_json: bool, debug: bool, **options: Any) -> int:
     """Each option goes to the library under its own name."""
     from tracekit.cli.output import emit, note, print_text
     from tracekit.cli.progress import ProgressDisplay
     from tracekit.gate.run import gate as gate_run
+    from tracekit.notify import check_hows, error_message, gate_message
 
     for name in ("gates", "sets", "mapping", "fail", "slow"):
         options[name] = tuple(options[name] or ())
     for name in ("by", "cached", "on_error"):
         options[name] = None if options[name] is None else options[name].value
     options["goodput"] = " ".join(options["goodput"]) if options["goodput"] else None
-    with ProgressDisplay("gate", unit="replays") as progress:
-        report = gate_run(progress=progress, say=note, **options)
+    check_hows(notify or ())
+    try:
+        with ProgressDisplay("gate", unit="replays") as progress:
+            report = gate_run(progress=progress, say=note, **options)
+    except Exception as error:  # whoever waits for the night's gate must hear of it too
+        tell(notify or (), error_message("gate", error, getattr(error, "exit_code", 5)), as_json)
+        raise
     emit(report.document, as_json, lambda: print_text(report.text))
+    tell(notify or (), gate_message(report.document), as_json)
     note(f"the verdict is in {options['gate_file']}")
     return report.exit_code
 

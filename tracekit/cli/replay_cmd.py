@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tracekit.cli.notifying import Notify, tell
 from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug
 from tracekit.cli.reading_options import ArrivalOption, CachedOption, Dedupe, Format, Map, MaxDropped, OnError, OnErrorOption
 from tracekit.cli.slice_options import ByOption, Limit, RateScale, Seed, Sessions, SpreadTicks, Thin, Where, Window
+
+if TYPE_CHECKING:
+    from tracekit.replay import ReplayReport
 
 __all__ = ["register"]
 
@@ -119,7 +123,7 @@ def replay(
     router: RouterOption = None,
     fail: Fail = None,
     slow: Slow = None,
-    name: Name = None, no_diagnose: NoDiagnose = False,
+    name: Name = None, no_diagnose: NoDiagnose = False, notify: Notify = None,
     db: Db = DEFAULT_DB,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -128,12 +132,14 @@ def replay(
     return _run(**locals())
 
 
-def _run(*, as_json: bool, debug: bool, **options: Any) -> int:
+def _run(*, notify: list[str] | None, as_json: bool, debug: bool, **options: Any) -> int:
     """Each option goes to the library under its own name."""
     from tracekit.cli.output import emit_run, note
     from tracekit.cli.progress import ProgressDisplay
+    from tracekit.notify import check_hows, replay_message
     from tracekit.replay import replay as replay_trace
 
+    check_hows(notify or ())
     for name in ("inputs", "sets", "mapping", "fail", "slow"):
         options[name] = tuple(options[name] or ())
     for name in ("engine", "events", "by", "cached", "on_error"):
@@ -149,10 +155,19 @@ def _run(*, as_json: bool, debug: bool, **options: Any) -> int:
     if options["events"] != "full":
         told = f"tracekit show {report.run}{where} prints it again; stories of requests need --events full"
     note(f"run {report.run} is in {db}: {told}")
+    code = _exit_code(report)
+    tell(notify or (), replay_message(report.run, report.state, report.matrix, report.verdict, code), as_json)
+    return code
+
+
+def _exit_code(report: ReplayReport) -> int:
+    """How the run ended; of one that repeats another, also whether the same came out, which is told."""
+    from tracekit.cli.output import note
+
     if report.state.startswith("failed"):
         return FAILED
     if report.differences is not None:
-        note("reproduced: the same bytes as the manifest says" if not report.differences else "not reproduced:")
+        note("not reproduced:" if report.differences else "reproduced: the same bytes as the manifest says")
         for line in report.differences:
             note(f"  {line}")
         return 1 if report.differences else 0

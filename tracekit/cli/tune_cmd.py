@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tracekit.cli.notifying import Notify, tell
 from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug
 from tracekit.cli.reading_options import ArrivalOption, CachedOption, Dedupe, Format, Map, MaxDropped, OnError, OnErrorOption
 from tracekit.cli.replay_cmd import AcceptDegraded, Goodput, Profile, Sets, SloOption
@@ -86,6 +87,7 @@ def tune(
     job: JobFile = None,
     dry_run: DryRun = False,
     fresh: Fresh = False,
+    notify: Notify = None,
     db: Db = DEFAULT_DB,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -94,13 +96,15 @@ def tune(
     return _run(**locals())
 
 
-def _run(*, context: typer.Context, as_json: bool, debug: bool, job: str | None, **options: Any) -> int:
+def _run(*, context: typer.Context, notify: list[str] | None, as_json: bool, debug: bool, job: str | None, **options: Any) -> int:
     """Each option goes to the library under its own name."""
     from tracekit.cli.output import emit, note, print_text
     from tracekit.cli.progress import ProgressDisplay
     from tracekit.errors import UsageError
+    from tracekit.notify import check_hows, tune_message
     from tuner import tune as run_tune
 
+    check_hows(notify or ())
     for option in ("sets", "mapping", "also"):
         options[option] = tuple(options[option] or ())
     for option in ("by", "cached", "on_error"):
@@ -125,6 +129,7 @@ def _run(*, context: typer.Context, as_json: bool, debug: bool, job: str | None,
 
         write_out_files(out, report)
     emit(report.document, as_json, lambda: print_text(report.text))
+    tell(notify or (), tune_message(report.text, 0), as_json)
     return 0
 
 

@@ -12,7 +12,7 @@ from tracekit.experiments.report import aligned
 from tracekit.gate.metrics import METRICS, GateMetric
 from tracekit.metrics.wording import span_text
 
-__all__ = ["SCHEMA", "headline_of", "junit_xml", "markdown_of", "text_of"]
+__all__ = ["SCHEMA", "cells_of", "headline_of", "junit_xml", "markdown_of", "text_of"]
 
 SCHEMA = "tracekit.gate/1"
 _MARKS = {"passed": "✅", "failed": "❌", "inconclusive": "❔", "error": "❌"}
@@ -22,7 +22,7 @@ _HEAD = ["", "gate", "here", "baseline", "change or range (95 %)", "why"]
 def text_of(document: Mapping[str, Any]) -> str:
     """The table, the verdict above it, and what it rests on below."""
     lines = [headline_of(document)]
-    rows = [[row["status"], *_cells(row), row["why"]] for row in document["gates"]]
+    rows = [[row["status"], *cells_of(row), row["why"]] for row in document["gates"]]
     if rows:
         lines += ["", *aligned([_HEAD, *rows], right=(2, 3))]
         lines += [line for row in document["gates"] for line in _twice(row)]
@@ -39,7 +39,8 @@ def headline_of(document: Mapping[str, Any]) -> str:
     return f"gate: {document['verdict']} ({said})"
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
+def cells_of(row: Mapping[str, Any]) -> list[str]:
+    """A gate, its figure here and in the baseline, and the change or range."""
     text = row["gate"] + (" (implied)" if row["implied"] else "")
     if row["kind"] == "finding":
         return [text, f"{row['value']:.0%}", "-", "-"]
@@ -91,7 +92,7 @@ def markdown_of(document: Mapping[str, Any]) -> str:
     if document["gates"]:
         lines += ["| " + " | ".join(_HEAD) + " |", "|---|---|---:|---:|---|---|"]
         for row in document["gates"]:
-            lines.append("| " + " | ".join([_MARKS[row["status"]], *map(_escaped, (*_cells(row), row["why"]))]) + " |")
+            lines.append("| " + " | ".join([_MARKS[row["status"]], *map(_escaped, (*cells_of(row), row["why"]))]) + " |")
         lines.append("")
         lines += [f"* {_escaped(line.strip())}" for row in document["gates"] for line in _twice(row)]
     return "\n".join([*lines, *(f"* {_escaped(line)}" for line in _rests(document))]) + "\n"
@@ -110,7 +111,7 @@ def junit_xml(document: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]
         if row["status"] != "passed":
             failures += 1
             found = ElementTree.SubElement(case, "failure", message=shown(row["why"], 400), type=row["status"])
-            found.text = "  ".join(_cells(row))
+            found.text = "  ".join(cells_of(row))
     for each in findings:
         case = ElementTree.SubElement(suite, "testcase", classname="finding", name=each["id"])
         ElementTree.SubElement(case, "system-out").text = shown(each["what"], 1000)

@@ -47,7 +47,7 @@ class GateReport:
 def gate(
     inputs: str | Sequence[str], *, gates: Sequence[str] = (), baseline: str | Path | None = None, allow_mismatch: bool = False,
     write_baseline: str | Path | None = None, seeds: int = 5, gate_file: str | Path | None = "gate.json",
-    junit: str | Path | None = None, github_summary: bool = False, notify: Sequence[str] = (), profile: str | None = None,
+    junit: str | Path | None = None, github_summary: bool = False, profile: str | None = None,
     policy: str | None = None, sets: Sequence[str] = (), slo: str | None = None, goodput: str | None = None,
     window: str | None = None, warmup: str | None = None, limit: int | None = None, rate_scale: float = 1.0,
     where: str | None = None, thin: str | None = None, by: str | None = None, spread_ticks: bool = False,
@@ -222,5 +222,5 @@ def _defaults() -> dict[str, Any]:
     import inspect
 
     own = ("inputs", "gates", "baseline", "allow_mismatch", "write_baseline", "seeds", "gate_file", "junit", "github_summary",
-           "notify", "db", "progress", "say")  # fmt: skip
+           "db", "progress", "say")  # fmt: skip
     return {name: each.default for name, each in inspect.signature(gate).parameters.items() if name not in own}
