@@ -33,7 +33,8 @@ __all__ = [
     "VERDICT",
     "differences",
     "folder_of",
-    "read_manifest", "reading_of",
+    "read_manifest",
+    "reading_of",
     "restored_setup",
     "write_manifest",
 ]
@@ -42,7 +43,7 @@ SCHEMA = "tracekit.manifest/1"
 MANIFEST, VERDICT = "manifest.json", "verdict.json"
 READING = ("mapping", "trace_format", "arrival", "cached", "on_error", "max_dropped", "dedupe")
 """Options that decide what becomes of a file."""
-_BESIDE = ("inputs", "from_manifest", "name", "diagnose", "db", "progress", "say", "on_error", "engine", "events")
+_BESIDE = ("inputs", "from_manifest", "name", "diagnose", "db", "progress", "say", "on_error", "engine")
 """What can be given beside a manifest. A file is read as the manifest says; its engine is the simulator."""
 LIBRARIES = ("numpy", "duckdb", "pyarrow", "polars")
 
@@ -161,7 +162,8 @@ def restored_setup(store: Store, manifest: Mapping[str, Any], given: Mapping[str
         if text_digest(content) != manifest[part]["digest"]:
             raise InputError(f"the {part} was changed after the run: its digest is not {manifest[part]['digest']}", file=MANIFEST)
     row = {
-        "run": manifest["run"], "trace": _loaded(store, manifest["trace"], _inputs(given), tell), "trace_name": manifest["trace"]["name"],
+        "run": manifest["run"], "trace": _loaded(store, manifest["trace"], _inputs(given), tell),
+        "trace_name": manifest["trace"]["name"],
         "policy": manifest["policy"]["document"], "slo": manifest["slo"], "slice": manifest["slice"], "seed": manifest["seed"],
         "events": manifest["events"],
         "setup": {"profile": manifest["profile"]["toml"], "accept_degraded": manifest["accept_degraded"]},
