@@ -118,7 +118,7 @@ def test_what_came_out_otherwise_is_told_with_the_input_that_differs(
         (["--from", "{m}", "--set", "max_num_seqs=4"], 2, "--sets: the manifest says it"),
         (["--from", "nowhere.json"], 2, "no such file"),
         (["--from", "{trace}"], 3, "not a manifest"),
-        ([], 2, "nothing given for TRACE"),
+        ([], 2, "no trace; expected TRACE"),
     ],
 )
 def test_slips_are_told(made: Path, words: list[str], code: int, said: str, capfd: pytest.CaptureFixture[str]) -> None:
