@@ -82,8 +82,7 @@ class Setup:
 def replay(
     inputs: str | Sequence[str] = (),
     *, from_run: str | None = None, from_manifest: str | None = None,
-    engine: str = "auto",
-    model: str | None = None,
+    engine: str = "auto", model: str | None = None,
     profile: str | None = None,
     policy: str | None = None,
     sets: Sequence[str] = (),
@@ -112,8 +111,7 @@ def replay(
     fail: Sequence[str] = (), slow: Sequence[str] = (),
     name: str | None = None, diagnose: bool = True,
     db: str = "tracekit.duckdb",
-    progress: Progress | None = None,
-    say: Say | None = None,
+    progress: Progress | None = None, say: Say | None = None,
 ) -> ReplayReport:  # fmt: skip
     """Replay ``inputs`` (files, globs, ``-``, or one name of a loaded trace) and record the run in ``db``; defaults as on the
     command line. ``from_run``: no inputs, but a recorded run once more, with ``sets`` changed. ``from_manifest``: the run of a
