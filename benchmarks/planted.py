@@ -29,8 +29,8 @@ from benchmarks.planted_replay import Replayed, setup_of
 from replay_engine.tables import TABLES
 from tracekit.diagnosis.changes import changed_setup
 from tracekit.diagnosis.diagnose import diagnose
-from tracekit.diagnosis.finding import Diagnosis, Finding
-from tracekit.diagnosis.proof import confirmed, prove
+from tracekit.diagnosis.finding import Diagnosis, Finding, confirmed
+from tracekit.diagnosis.proof import prove
 from tracekit.diagnosis.run_data import RunData, tidy
 from tracekit.diagnosis.text import render_diagnosis
 from tracekit.diagnosis.wording import headline

@@ -10,8 +10,9 @@ import pytest
 
 from tests.diagnosis.loads import CHAT, setup_of_recipe
 from tracekit.diagnosis import RunData
-from tracekit.diagnosis.finding import Change, Diagnosis, Finding, Measure, Where
-from tracekit.diagnosis.proof import confirmed, prove
+from tracekit.diagnosis.finding import Change, Diagnosis, Finding, Measure, Where, confirmed
+from tracekit.diagnosis.proof import prove
+from tracekit.diagnosis.trial_budget import Bench
 from tracekit.diagnosis.yardstick import Yardstick
 
 
@@ -135,3 +136,43 @@ def test_it_can_be_stopped(chat: RunData, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr("tracekit.diagnosis.trial_crew.WORTH_A_WORKER", least)
         with pytest.raises(KeyboardInterrupt):
             prove(chat, asked, cancelled=lambda: True)
+
+
+def test_what_does_not_matter_is_left_out_of_a_change(chat: RunData) -> None:
+    """Seats cure; the budget beside them does nothing: the recommendation is the seats alone, and says why."""
+    both = change("max_num_batched_tokens=8192", "max_num_seqs=24")
+    proved = prove(chat, diagnosis(finding(chat, both))).findings[0]
+    full, lean = proved.proofs
+    assert full.change == both and full.outcome == "confirmed" and full.ablated
+    assert "without max_num_batched_tokens 100 % of it is gone; without max_num_seqs 0 % of it is gone" in full.reason
+    assert (lean.change.sets, lean.change.knob, lean.change.old, lean.change.new) == (
+        ("max_num_seqs=24",), "max_num_seqs", "4", "24")  # fmt: skip
+    assert confirmed(proved) == lean and proved.changes == (lean.change, both)
+    three = change("max_num_seqs=24", "max_num_batched_tokens=8192", "long_prefill_token_threshold=4000")
+    assert confirmed(prove(chat, diagnosis(finding(chat, three))).findings[0]).change.sets == ("max_num_seqs=24",)  # type: ignore[union-attr]
+
+
+def test_what_matters_stays_in_a_change(chat: RunData, tmp_path: Path) -> None:
+    """Both the seats and the budget are too few: without either the cure is smaller, so both are kept."""
+    short = {**CHAT["engine"], "seats": 5, "budget": 28}  # type: ignore[dict-item]
+    data = RunData.replayed(setup_of_recipe({**CHAT, "engine": short}, tmp_path, slo="ttft=1s"))
+    both = change("max_num_batched_tokens=4096", "max_num_seqs=20")
+    proved = prove(data, diagnosis(finding(data, both))).findings[0]
+    assert [proof.change for proof in proved.proofs] == [both] and proved.proofs[0].ablated
+    assert "without max_num_batched_tokens 98 % of it is gone; without max_num_seqs 98 % of it is gone" in proved.proofs[0].reason
+    assert confirmed(proved) == proved.proofs[0]
+
+
+def test_an_overloaded_engine_leaves_room_to_replay_more_of_them(tmp_path: Path) -> None:
+    """Its iterations are few and long; those of engines that cope are many and short, and the proof waits for them."""
+    load = [{"cls": "c", "n": 300, "arrive": "poisson(1.6)", "isl": 8192, "osl": 250}]
+    cost = {"c0": 0.016, "c1": 1 / 9800, "c2": 0.0001, "c3": 6e-8, "c4": 0}
+    engine = {"cost": cost, "budget": 8192, "seats": 128, "kv_tokens": 1200000, "step": "mixed", "admit": "chunk"}
+    data = RunData.replayed(setup_of_recipe({"seed": 3, "engine": engine, "load": load}, tmp_path))
+    more = change("fleet.replicas=3", "fleet.router=least_tokens")
+    proof = prove(data, diagnosis(finding(data, more, name="OVERLOAD"))).findings[0].proofs[0]
+    assert proof.outcome == "confirmed" and proof.iterations > 5 * len(data.iterations)
+    bench = Bench(data, 10_000_000)
+    assert bench.most(more.sets) == 3 * bench.most(("max_num_seqs=64",)) >= proof.iterations
+    shares = Bench(data, 5 * len(data.iterations)).affordable([("max_num_seqs=64",), more.sets])
+    assert sum(shares.values()) <= 5 * len(data.iterations)

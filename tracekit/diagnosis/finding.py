@@ -21,6 +21,7 @@ __all__ = [
     "Proof",
     "Unnamed",
     "Where",
+    "confirmed",
 ]
 
 Confidence = Literal["high", "medium", "low"]
@@ -74,7 +75,8 @@ class Change:
 class Proof:
     """What replaying one change did to a finding. ``cured``: share of its excess that is gone on paired requests, with its 95 %
     interval and the number of pairs. ``worse``: classes or measures that lost more than the price stated, in words.
-    ``figures``: (measure, unit, before, after).
+    ``figures``: (measure, unit, before, after). ``ablated``: each of several settings was left out in turn, and the reason says
+    what came of it.
     """
 
     change: Change
@@ -87,6 +89,7 @@ class Proof:
     worse: tuple[str, ...] = ()
     figures: tuple[tuple[str, str, float | None, float | None], ...] = ()
     iterations: int = 0
+    ablated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,3 +165,12 @@ class Diagnosis:
     remarks: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     expected: Expected | None = None
+
+
+def confirmed(finding: Finding) -> Proof | None:
+    """The proof of the change to make: the first of the finding's own proposals that a replay confirms."""
+    for change in finding.changes:
+        for proof in finding.proofs:
+            if proof.change == change and proof.outcome == "confirmed":
+                return proof
+    return None

@@ -2,18 +2,21 @@
 
 Replays are counted in iterations, not in seconds, so that the same inputs give the same proof on any machine with any number
 of workers. First come the first change of every finding, causes before consequences, and the changes that tempt; then second
-choices, where the first did not hold. A change that several findings propose is replayed once.
+choices, where the first did not hold; then what holds without one of its settings. A change that several findings propose is
+replayed once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from tracekit.diagnosis.finding import Change, Diagnosis, Finding, Proof
+from tracekit.diagnosis.ablation import ablated, less_of
+from tracekit.diagnosis.finding import Change, Diagnosis, Finding, Proof, confirmed
 from tracekit.diagnosis.judgement import Judge
 from tracekit.diagnosis.run_data import RunData
-from tracekit.diagnosis.trial import Trial, base_trial
+from tracekit.diagnosis.trial import base_trial
+from tracekit.diagnosis.trial_budget import Bench
 from tracekit.diagnosis.trial_crew import TrialCrew
 from tracekit.diagnosis.yardstick import Yardstick
 
@@ -21,45 +24,10 @@ __all__ = ["BUDGET", "confirmed", "prove"]
 
 BUDGET = 5_000_000
 """Iterations of all replays of a proof together, unless told otherwise."""
-LONGER = 3
-"""How many times as many iterations as the run itself a change may take, where the budget allows it."""
 ROUNDS = 3
 PART = 0.25
 TEMPTING = 2
 Progress = Callable[[int, int], None]
-
-
-def confirmed(finding: Finding) -> Proof | None:
-    """The proof of the change to make: the first of the finding's own proposals that a replay confirms."""
-    for change in finding.changes:
-        for proof in finding.proofs:
-            if proof.change == change and proof.outcome == "confirmed":
-                return proof
-    return None
-
-
-@dataclass
-class _Bench:
-    """What has been replayed, and what may still be."""
-
-    data: RunData
-    left: int
-    trials: dict[tuple[str, ...], Trial] = field(default_factory=dict)
-    too_dear: set[tuple[str, ...]] = field(default_factory=set)
-
-    def affordable(self, wanted: Sequence[tuple[str, ...]]) -> tuple[list[tuple[str, ...]], int]:
-        """As many of ``wanted`` as the budget holds, in order, and the iterations that each may take."""
-        own = max(len(self.data.iterations), 1)
-        fresh = [sets for sets in dict.fromkeys(wanted) if sets not in self.trials]
-        chosen = fresh[: self.left // own]
-        self.too_dear.update(fresh[len(chosen) :])
-        share = min(LONGER * own, self.left // max(len(chosen), 1))
-        self.left -= share * len(chosen)
-        return chosen, share
-
-    def give_back(self, chosen: Sequence[tuple[str, ...]], share: int) -> None:
-        """What replays did not need of their shares."""
-        self.left += sum(max(share - self.trials[sets].iterations, 0) for sets in chosen)
 
 
 def prove(
@@ -71,7 +39,7 @@ def prove(
     a worker; ``KeyboardInterrupt`` when ``cancelled()``."""
     gaps = any(finding.measure == "gap" for finding in diagnosis.findings) and data.has_iterations
     judge = Judge(data, base_trial(data, gaps=gaps), Yardstick.of(data))
-    bench = _Bench(data, budget)
+    bench = Bench(data, budget)
     done = 0
     planned = 0
 
@@ -81,16 +49,23 @@ def prove(
         if progress is not None:
             progress(done, planned)
 
+    def replayed(wanted: Sequence[tuple[str, ...]]) -> None:
+        nonlocal planned
+        chosen = bench.affordable(wanted)
+        planned += len(chosen)
+        if chosen:
+            orders = [{"sets": sets, "share": share, "gaps": gaps} for sets, share in chosen.items()]
+            bench.take(chosen, crew.run(orders, len(data.iterations)))
+
     found = diagnosis
     with TrialCrew(data.setup, workers, done=tell, cancelled=cancelled or (lambda: False)) as crew:
         for turn in range(ROUNDS):
-            chosen, share = bench.affordable([change.sets for change in _wanted(found.findings, turn)])
-            planned += len(chosen)
-            orders = [{"sets": sets, "share": share, "gaps": gaps} for sets in chosen]
-            if orders:
-                bench.trials.update(zip(chosen, crew.run(orders, len(data.iterations)), strict=True))
-                bench.give_back(chosen, share)
+            replayed([change.sets for change in _wanted(found.findings, turn)])
             found = replace(found, findings=tuple(_judged(each, judge, bench, turn) for each in found.findings))
+        while any(lesser := [less_of(each) for each in found.findings]):
+            replayed([sets for each in lesser for sets in each])
+            leaner = [ablated(each, less, judge, bench) for each, less in zip(found.findings, lesser, strict=True)]
+            found = replace(found, findings=tuple(leaner))
     return replace(found, findings=_ranked(found.findings))
 
 
@@ -103,7 +78,7 @@ def _wanted(findings: Sequence[Finding], turn: int) -> list[Change]:
     return first + [change for change in tempting if change.sets]
 
 
-def _judged(finding: Finding, judge: Judge, bench: _Bench, turn: int) -> Finding:
+def _judged(finding: Finding, judge: Judge, bench: Bench, turn: int) -> Finding:
     """The finding with the proofs of one turn added."""
     if turn and (confirmed(finding) is not None or len(finding.changes) <= turn):
         return finding
@@ -112,7 +87,7 @@ def _judged(finding: Finding, judge: Judge, bench: _Bench, turn: int) -> Finding
     return replace(finding, proofs=(*finding.proofs, *proofs))
 
 
-def _proof(finding: Finding, change: Change, judge: Judge, bench: _Bench) -> Proof:
+def _proof(finding: Finding, change: Change, judge: Judge, bench: Bench) -> Proof:
     if change.sets in bench.trials:
         return judge.proof(finding, change, bench.trials[change.sets])
     own = len(bench.data.iterations)

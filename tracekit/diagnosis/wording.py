@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tracekit.diagnosis.finding import Change, Diagnosis, Finding, Proof, Unnamed
-from tracekit.diagnosis.proof import confirmed
+from tracekit.diagnosis.finding import Change, Diagnosis, Finding, Proof, Unnamed, confirmed
 from tracekit.metrics.wording import share, span_text
 
 __all__ = ["besides", "change_text", "figure_text", "finding_ids", "headline", "recommended", "title"]
