@@ -138,7 +138,8 @@ def _where(view: View, settled: Settled) -> Where:
     picked = np.flatnonzero(of)
     weight = its["duration_ns"][picked].astype(np.float64) * (1 + its["waiting"][picked])
     worst = picked[np.argsort(-weight, kind="stable")[:10]]
-    requests = tuple(rows["request"][np.argsort(-got, kind="stable")[:20]].tolist())
+    most = np.argsort(-got, kind="stable")[:20]
+    requests = tuple(rows["request"][most[got[most] > 0]].tolist())
     return Where(
         t0_ns=t0,
         t1_ns=t1,

@@ -164,14 +164,16 @@ class Judge:
             yield f"{gone:,} of {int((done & self.data.counted).sum()):,} requests do not finish any more"
 
     def _elsewhere(self, finding: Finding, trial: Trial) -> Iterator[str]:
-        """Time put in excess by another measure, held against what is saved."""
+        """Time put in excess by another measure, held against what is saved. What the SLO does not ask for is nobody's excess."""
         assert trial.outcomes is not None and self.base.outcomes is not None
-        changes = {}
+        changes, asked = {}, self.yardstick.asked
         for measure in MEASURES[:3]:
+            if asked and "e2e" not in asked and measure not in (*asked, finding.measure):
+                continue
             before, after = (self.yardstick.excess(each, measure) for each in (self.base.outcomes, trial.outcomes))
             changes[measure] = float(np.nansum(np.where(self.data.counted, after - before, 0.0)))
         own = "ttft" if finding.measure == "e2e" else finding.measure
-        saved = -changes[own]
+        saved = -changes.get(own, 0.0)
         names = {"ttft": "to the first token", "gap": "in the longest gaps", "tpot": "between tokens"}
         for measure, rise in changes.items():
             if measure != own and saved > 0 and rise > ELSEWHERE * saved:

@@ -6,13 +6,14 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tracekit.diagnosis.diagnose import diagnose as find_causes
 from tracekit.diagnosis.finding import Diagnosis
 from tracekit.diagnosis.proof import BUDGET, prove
+from tracekit.diagnosis.rates import falls_with_load, loads_of
 from tracekit.diagnosis.run_data import RunData
 from tracekit.diagnosis.stored import load_run_data
 from tracekit.diagnosis.text import render_diagnosis
@@ -70,7 +71,7 @@ def diagnose(
     job = Job.adopt() or Job.create(store.folder, "diagnose", {"argv": list(sys.orig_argv)})
     with job.accounted(interrupted="interrupted; nothing was recorded"):
         data = load_run_data(store, str(run))
-        found = find_causes(data)
+        found = _beside(store, data, find_causes(data))
         if prove_iterations is not None:
             if say is not None:
                 say(_plan(data, prove_iterations))
@@ -81,6 +82,16 @@ def diagnose(
     job.finish({"exit_code": 0, "run": data.run, "diagnosis": number})
     text = render_diagnosis(data, found, replayed=prove_iterations is not None, limit=limit_findings)
     return DiagnosisReport(run=data.run, number=number, diagnosis=found, document=document, text=text)
+
+
+def _beside(store: Store, data: RunData, found: Diagnosis) -> Diagnosis:
+    """With what other runs of the trace say about this one's figures, or that there are none to say it."""
+    assert data.run is not None
+    loads = loads_of(store, data.run)
+    if len(loads) < 2:
+        none = "whether the mean time to the first token falls with load takes runs of this trace at other rates (--rate-scale)"
+        return replace(found, remarks=(*found.remarks, none))
+    return replace(found, warnings=(*found.warnings, *falls_with_load(loads)))
 
 
 def _proved(data: RunData, found: Diagnosis, budget: int, workers: int | None, job: Job, progress: Progress | None) -> Diagnosis:

@@ -17,6 +17,7 @@ _TITLES = {
     "ADMISSION_LAX": "more is let in than the memory holds",
     "ADMISSION_STRICT": "too little is let in, the memory is idle",
     "STARVATION": "requests that should go first are passed over",
+    "BATCH_TOO_LARGE": "so many decode together that each token comes too late",
     "CHUNK_TOO_SMALL": "iterations are too small, their fixed cost dominates",
     "CHUNK_TOO_LARGE": "single iterations are too long",
     "PREFIX_MISS": "prefixes could be reused and are not",

@@ -175,6 +175,8 @@ def too_large(view: View) -> Claim | None:
     if not long.any() or (not view.data.slo_parts and float(rows["duration_ns"][long].max()) < 1.3 * allowed):
         return None
     beside = float(np.median((rows["duration_ns"] - view.parts.interference)[long]))
+    if beside >= allowed:
+        return None  # decoding alone takes as long: no chunk is small enough
     fits = max(allowed - beside, 0.1 * allowed) / max(view.data.profile.latency.b_ns, 1e-9)
     budget = int(2 ** np.floor(np.log2(max(fits, 64.0))))
     if budget >= view.data.policy.scheduler.token_budget:

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.diagnosis.claim import Claim, change, percent, scaled, seconds
+from tracekit.diagnosis.detect.passed_over import levels, order_in_force
 from tracekit.diagnosis.finding import Change
 from tracekit.diagnosis.signals import evidence, fact
 from tracekit.diagnosis.view import View
@@ -18,7 +19,7 @@ _MATERIAL = 0.01
 
 def starvation(view: View) -> Claim | None:
     """Urgent requests wait for seats or blocks while less urgent ones hold them."""
-    level = _levels(view)
+    level = levels(view) if order_in_force(view) == "priority" else None
     if level is None:
         return None
     queued = np.maximum(view.parts.waited(np.ones(len(view.data.iterations))), 1)
@@ -33,16 +34,6 @@ def starvation(view: View) -> Claim | None:
         if share >= 0.5:
             return _claim(view, urgent, lasted / queued, share)
     return None
-
-
-def _levels(view: View) -> npt.NDArray[np.int64] | None:
-    """How urgent each outcome row is (smaller: more urgent), where the queue goes by priorities."""
-    priority, rules = view.data.source.priority, view.data.policy.rules
-    by = rules.order.by if rules.order.by != "engine" else view.data.policy.scheduler.policy
-    if priority is None or by != "priority" or len(np.unique(priority)) < 2:
-        return None
-    found: npt.NDArray[np.int64] = priority[view.data.outcomes["request"]] * (-1 if rules.order.larger_first else 1)
-    return found
 
 
 def _inverted(view: View, urgent: Bools) -> Bools:

@@ -1,0 +1,88 @@
+"""A batch so large that decoding itself misses the time per token: named where it is so, and only there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.diagnosis.loads import setup_of_recipe
+from tracekit.diagnosis import RunData
+from tracekit.diagnosis.diagnose import diagnose
+from tracekit.diagnosis.finding import Diagnosis, confirmed
+from tracekit.diagnosis.proof import prove
+from tracekit.diagnosis.text import render_diagnosis
+
+ENGINE = {"cost": {"c0": 0.007, "c1": 1 / 32000, "c2": 0.0001, "c3": 1e-8, "c4": 0}, "budget": 2048, "seats": 256,
+          "kv_tokens": 2000000, "step": "mixed", "admit": "chunk"}  # fmt: skip
+
+
+def told(folder: Path, load: dict[str, Any], slo: str, **engine: Any) -> tuple[RunData, Diagnosis]:
+    recipe = {"seed": 5, "engine": {**ENGINE, **engine}, "load": [{"cls": "c", "isl": "u(80,120)", **load}]}
+    data = RunData.replayed(setup_of_recipe(recipe, folder, slo=slo))
+    return data, diagnose(data)
+
+
+BATCH = {"n": 400, "arrive": "at(0)", "osl": "u(180,220)"}
+STEADY = {"n": 1500, "arrive": "poisson(25)", "osl": "u(180,220)"}
+
+
+def test_a_batch_of_jobs_runs_with_fewer_seats(tmp_path: Path) -> None:
+    """256 together take 7 + 256 x 0.1 ms and their KV a token; 20 ms are asked for."""
+    data, found = told(tmp_path, BATCH, "tpot=20ms")
+    first = found.findings[0]
+    assert first.id == "BATCH_TOO_LARGE" and first.share > 0.9 and first.measure == "tpot"
+    shown = {each.metric: each for each in first.evidence}
+    assert shown["decoding together"].value == 256
+    slow = float(np.nanquantile(data.outcomes["tpot_ns"], 0.5)) / 1e9
+    assert shown["time per token"].value == pytest.approx(slow, rel=0.1) and shown["time per token"].threshold == 0.02
+    assert shown["time per token alone"].value == pytest.approx(0.0071 / 0.92, rel=0.05)
+    change = first.changes[0]
+    assert (change.knob, change.old) == ("max_num_seqs", "256") and 105 <= int(change.new) <= 128
+    proved = prove(data, found, workers=1)
+    proof = confirmed(proved.findings[0])
+    assert proof is not None and proof.change == change
+    after = {name: value for name, _, _, value in proof.figures}
+    assert after["tpot p50"] is not None and after["tpot p50"] < 20e6
+    assert proof.worse == () and next(b for name, _, _, b in proof.figures if name == "ttft p50") > 2e9  # type: ignore[operator]
+    assert "so many decode together" in render_diagnosis(data, proved, replayed=True)
+
+
+def test_steady_traffic_takes_another_engine(tmp_path: Path) -> None:
+    """So many are in flight because so many come: fewer seats would only move the wait, and that is what a replay says."""
+    data, found = told(tmp_path, STEADY, "ttft=1s,tpot=12ms")
+    assert found.findings[0].id == "BATCH_TOO_LARGE"
+    assert [each.knob for each in found.findings[0].changes] == ["fleet.replicas", "max_num_seqs"]
+    proved = prove(data, found, workers=1).findings[0]
+    proof = confirmed(proved)
+    assert proof is not None and proof.change.sets[0].startswith("fleet.replicas=")
+    fewer = replace(found.findings[0], changes=found.findings[0].changes[1:])
+    assert confirmed(prove(data, replace(found, findings=(fewer,)), workers=1).findings[0]) is None
+
+
+def test_it_is_held_against_single_gaps_too(tmp_path: Path) -> None:
+    _, found = told(tmp_path, BATCH, "itl=20ms")
+    assert "BATCH_TOO_LARGE" in [each.id for each in found.findings]
+
+
+@pytest.mark.parametrize(
+    ("load", "slo", "engine"),
+    [
+        (STEADY, "ttft=1s,tpot=60ms", {}),
+        (BATCH, "tpot=50ms", {}),
+        ({**BATCH, "n": 60}, "tpot=20ms", {}),
+        (BATCH, "ttft=60s", {}),
+        # tokens are late because of prompts beside them, with hardly anybody decoding
+        ({"n": 150, "arrive": "poisson(2)", "isl": "u(14000,16000)", "osl": "u(40,60)"}, "ttft=30s,tpot=30ms", {"budget": 16384}),
+        # one alone misses it: no number of seats helps
+        ({"n": 60, "arrive": "poisson(1)", "osl": "u(20,40)"}, "tpot=6ms", {}),
+    ],
+)
+def test_elsewhere_nobody_speaks_of_it(load: dict[str, Any], slo: str, engine: dict[str, Any], tmp_path: Path) -> None:
+    data, found = told(tmp_path, load, slo, **engine)
+    assert "BATCH_TOO_LARGE" not in [each.id for each in found.findings]
+    late = np.nansum(data.outcomes["tpot_ns"] > 1e6 * float(slo.rpartition("tpot=")[2][:-2])) if "tpot" in slo else 0
+    assert bool(found.findings) <= bool(late)
