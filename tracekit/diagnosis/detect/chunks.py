@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from replay_engine.types import Refusal
 from tracekit.diagnosis.claim import BESIDE, Claim, change, percent, round_up, scaled, seconds
@@ -174,14 +175,9 @@ def too_large(view: View) -> Claim | None:
     long = (rows["duration_ns"] > allowed) & (rows["prefill_tokens"] > 0) & (rows["decode_seqs"] > 0)
     if not long.any() or (not view.data.slo_parts and float(rows["duration_ns"][long].max()) < 1.3 * allowed):
         return None
-    beside = float(np.median((rows["duration_ns"] - view.parts.interference)[long]))
-    if beside >= allowed:
-        return None  # decoding alone takes as long: no chunk is small enough
-    fits = max(allowed - beside, 0.1 * allowed) / max(view.data.profile.latency.b_ns, 1e-9)
-    budget = int(2 ** np.floor(np.log2(max(fits, 64.0))))
-    if budget >= view.data.policy.scheduler.token_budget:
+    less = _smaller(view, long, allowed)
+    if less is None:
         return None
-    less = _smaller(view, budget)
     return Claim(
         id="CHUNK_TOO_LARGE",
         what=f"{int(long.sum())} iterations with prefill take longer than the {seconds(allowed)} that a token gap may: up to"
@@ -240,8 +236,14 @@ def _underused_evidence(view: View, named: float) -> tuple[Evidence, ...]:
     )
 
 
-def _smaller(view: View, budget: int) -> Change:
-    scheduler, latency = view.data.policy.scheduler, view.data.profile.latency
+def _smaller(view: View, long: npt.NDArray[np.bool_], allowed: float) -> Change | None:
+    """A budget that the ``long`` iterations would end in time with; ``None`` where decoding alone takes as long."""
+    scheduler, latency, rows = view.data.policy.scheduler, view.data.profile.latency, view.data.iterations
+    beside = float(np.median((rows["duration_ns"] - view.parts.interference)[long]))
+    fits = max(allowed - beside, 0.1 * allowed) / max(latency.b_ns, 1e-9)
+    budget = int(2 ** np.floor(np.log2(max(fits, 64.0))))
+    if beside >= allowed or budget >= scheduler.token_budget:
+        return None
     return change(
         "max_num_batched_tokens",
         scheduler.max_num_batched_tokens,
