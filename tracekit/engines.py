@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from tracekit.replay import Setup
     from tracekit.traces.source import TraceSource
 
-__all__ = ["ENGINES", "EngineSetup", "Engines", "TorchEngine", "engines_for", "executor_for", "settle_engine"]
+__all__ = [
+    "CPU_MODEL", "CUDA_MODEL", "ENGINES", "EngineSetup", "Engines", "TorchEngine", "cuda_is_there", "engines_for", "executor_for",
+    "settle_engine",
+]  # fmt: skip
 
 ENGINES = ("auto", "sim", "torch")
 CUDA_MODEL, CPU_MODEL = "llama-3.1-8b", "tiny"
@@ -70,7 +73,7 @@ def settle_engine(given: dict[str, Any]) -> EngineSetup:
     if engine not in ENGINES:
         raise UsageError(f"--engine {shown(engine)}: expected one of {', '.join(ENGINES)}")
     if engine == "auto":
-        engine = "torch" if given["profile"] is None and _cuda() else "sim"
+        engine = "torch" if given["profile"] is None and cuda_is_there() else "sim"
     if engine == "torch":
         return _torch_setup(given, model)
     if model is not None:
@@ -80,7 +83,7 @@ def settle_engine(given: dict[str, Any]) -> EngineSetup:
     return EngineSetup(profile=profile, policy=policy_from(profile, given["policy"], given["sets"]), torch=None, line=line)
 
 
-def _cuda() -> bool:
+def cuda_is_there() -> bool:
     """Whether torch would find a CUDA device; torch itself is only loaded where there is a device file."""
     if not glob.glob("/dev/nvidia[0-9]*") or find_spec("torch") is None:
         return False
@@ -96,7 +99,7 @@ def _torch_setup(given: dict[str, Any], model: str | None) -> EngineSetup:
         raise UsageError("--engine torch: torch is not installed; expected pip install 'tracekit-llm[engine]', or --engine sim")
     from replay_engine.torch_engine.engine import EngineOptions, default_blocks, engine_profile, load_model
 
-    name = model or (CUDA_MODEL if _cuda() else CPU_MODEL)
+    name = model or (CUDA_MODEL if cuda_is_there() else CPU_MODEL)
     options = EngineOptions(model=name, seed=given["seed"])
     loaded = load_model(options)
     profile = engine_profile(loaded)

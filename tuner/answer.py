@@ -71,6 +71,7 @@ class Answer:
     losers: dict[str, Any] | None
     findings_after: list[dict[str, Any]]
     front: list[dict[str, Any]]
+    verification: dict[str, Any] | None = None
 
 
 def find_answer(study: TuneStudy, lookup: Lookup, say: Say) -> Answer | None:

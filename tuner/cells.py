@@ -21,6 +21,7 @@ import numpy as np
 from replay_engine.policy import Policy
 from replay_engine.profile import Profile
 from tracekit.door_facts import door_facts
+from tracekit.engines import TorchEngine
 from tracekit.errors import UsageError
 from tracekit.experiments.plan import engine_digest
 from tracekit.metrics import SloTable, evaluate_slo
@@ -144,27 +145,29 @@ class Replays:
         return found
 
 
-def replay_cell(cell: Cell, sources: WindowSources) -> Result:
-    """Replay one cell in memory. Errors: ``UsageError`` where the SLO asks for what a replay of outcomes does not know."""
+def replay_cell(cell: Cell, sources: WindowSources, *, torch: TorchEngine | None = None) -> Result:
+    """Replay one cell in memory, simulated or on a real engine. Errors: ``UsageError`` where the SLO asks for what a replay of
+    outcomes does not know."""
     began = time.process_time()
-    record, state = replay_record(cell, sources)
+    record, state = replay_record(cell, sources, torch=torch)
     window_ns = sources.get(cell.window, cell.rate).window_ns
     return {**_figures(record, state, window_ns), "cpu_s": round(time.process_time() - began, 4)}
 
 
-def setup_of(cell: Cell, sources: WindowSources, *, events: str | None = None) -> Setup:
+def setup_of(cell: Cell, sources: WindowSources, *, events: str | None = None, torch: TorchEngine | None = None) -> Setup:
     """Everything that decides the replay of a cell."""
     source = sources.get(cell.window, cell.rate)
     return Setup(
         profile=cell.profile, policy=cell.policy, slo=cell.slo, source=source, trace=cell.window.trace,
         trace_name=cell.window.name, lead_in_ns=cell.window.lead_in_ns, seed=cell.seed, events=events or _events(cell.slo),
         accept_degraded=cell.accept_degraded, warmup_ns=0, facts=door_facts(cell.policy, cell.profile, cell.slo, source),
+        torch=torch,
     )  # fmt: skip
 
 
-def replay_record(cell: Cell, sources: WindowSources) -> tuple[MemoryRecord, str]:
+def replay_record(cell: Cell, sources: WindowSources, *, torch: TorchEngine | None = None) -> tuple[MemoryRecord, str]:
     """Replay one cell in memory: its rows and sums, and how it ended. ``KeyboardInterrupt`` where it was interrupted."""
-    setup = setup_of(cell, sources)
+    setup = setup_of(cell, sources, torch=torch)
     record = MemoryRecord(setup)
     with _frozen():
         state, record.totals, record.by_replica = simulate_into(setup, record.sink,

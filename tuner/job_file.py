@@ -75,7 +75,7 @@ def _kinds(name: str, default: Any) -> tuple[type, ...]:
         return (bool,)
     if name in ("minutes", "price_per_hour", "target", "rate_scale"):
         return (int, float)
-    if name in ("trials", "workers", "windows", "holdout", "seed"):
+    if name in ("trials", "workers", "windows", "holdout", "seed", "top"):
         return (int,)
     return (str,)
 

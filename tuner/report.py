@@ -41,6 +41,7 @@ def build_document(plan: TunePlan, study: TuneStudy | None, answer: Answer | Non
         "gain_over_defaults": None if answer.against_defaults is None else answer.against_defaults.to_dict(),
         "ablation": answer.ablation, "importance": answer.importance, "robustness": answer.robustness, "also": answer.also,
         "findings_after": answer.findings_after, "losers": answer.losers, "pareto": answer.front,
+        "verification": answer.verification,
     }  # fmt: skip
     return document
 
@@ -116,9 +117,26 @@ def _reasons(document: Mapping[str, Any]) -> Iterator[str]:
         yield "What the current policy suffers from, and what is left of it: " + _fixed(document)
     yield from _elsewhere(document)
     yield from _losers(document["losers"])
+    yield from _verified(document["verification"])
     for row in document["pareto"]:
         values = ", ".join(f"{name} {value:.4g}" for name, value in row["values"].items())
         yield f"Pareto: {values}: {', '.join(f'{k}={knob_text(v)}' for k, v in row['point'].items())}"
+
+
+def _verified(found: Mapping[str, Any] | None) -> Iterator[str]:
+    if found is None:
+        return
+    agree = "cannot be told: all come out alike" if found["tau"] is None else f"Kendall's tau {found['tau']:.2f}"
+    yield f"On a real engine ({found['engine']}): rank agreement {agree} (n = {found['n']} configurations)"
+    for row in found["candidates"]:
+        who = "the current policy" if row["current"] else ", ".join(f"{k}={knob_text(v)}" for k, v in row["point"].items())
+        both = (f"{row[side]['value']:.4g} ({100 * row[side]['attainment']:.1f} % attained)" for side in ("simulated", "engine"))
+        yield f"  {who}: simulated {' | engine '.join(both)} {found['unit']}"
+    if found["gain"] is not None:
+        said = "CONFIRMED" if found["confirmed"] else "NOT CONFIRMED"
+        yield f"  {said}: the first of them gains {gain_text(found['gain'])} there, {gain_text(found['predicted'])} as simulated"
+    if not found["same_model"]:
+        yield "  the profile is not of this model: the order may agree, times do not (tracekit calibrate --engine torch)"
 
 
 def _fixed(document: Mapping[str, Any]) -> str:

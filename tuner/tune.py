@@ -27,6 +27,7 @@ from tuner.report import build_document, render_report
 from tuner.search import Budget, Searcher
 from tuner.study import TuneStudy, forget_study, open_study, study_name
 from tuner.trial_log import TrialLog, describe_study
+from tuner.verify import check_verify, load_engine, verify
 from tuner.windows import WindowSources
 from tuner.worker import open_cells
 
@@ -69,6 +70,7 @@ def tune(
     spread_ticks: bool = False,
     sessions: str | None = None,
     also: Sequence[str] = (),
+    verify: str | None = None, top: int = 3, model: str | None = None,
     seed: int = 0,
     accept_degraded: bool = False,
     fresh: bool = False,
@@ -83,7 +85,8 @@ def tune(
     ``workers`` processes (left out: one per core). ``storage``: a PostgreSQL URL that several machines share. ``executor``:
     ``local``, or ``ray`` for workers on the Ray cluster at ``address`` (left out: ``RAY_ADDRESS``, or the one this machine is
     in). ``search_only`` leaves the answer to another call of the same study. ``also``: other traces that the answer is held
-    against. ``dry_run`` replays one window and says what the whole would take.
+    against. ``verify``: ``torch`` replays the ``top`` best configurations and the current policy on ``model`` too. ``dry_run``
+    replays one window and says what the whole would take.
     Errors: ``UsageError``, ``InputError``, ``ConfigError``, ``LockedError``; ``KeyboardInterrupt`` when it was cancelled.
     """
     given = dict(locals())
@@ -110,6 +113,7 @@ def _checked(given: dict[str, Any]) -> None:
         raise UsageError(f"--minutes {given['minutes']}: expected a time above 0")
     if given["split"] not in ("alternate", "past"):
         raise UsageError(f"--split {shown(given['split'])}: expected alternate or past")
+    check_verify(given["verify"], given["model"], given["top"])
     if given["executor"] not in ("local", "ray"):
         raise UsageError(f"--executor {shown(given['executor'])}: expected local or ray")
     if given["address"] is not None and given["executor"] != "ray":
@@ -157,7 +161,11 @@ class _Run:
             self._search(study, replays, crew, TrialLog(folder))
             if self.given["search_only"]:
                 return self._left(plan, study)
-            answer = find_answer(study, Lookup(plan, replays, self._carry(crew)), self.tell)
+            lookup = Lookup(plan, replays, self._carry(crew))
+            answer = find_answer(study, lookup, self.tell)
+            if answer is not None and self.given["verify"] is not None:
+                engine = load_engine(self.given["model"], self.given["seed"])
+                answer.verification = verify(study, answer, lookup, engine, self.given["top"], self.tell)
         return self._finished(folder, plan, study, answer, replays, verdict)
 
     def _cleared(self, plan: TunePlan, folder: Path) -> None:

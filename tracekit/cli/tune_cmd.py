@@ -50,6 +50,13 @@ Split = Annotated[str, typer.Option(metavar="alternate|past", help="Hold out win
 Length = Annotated[str | None, typer.Option(metavar="TIME", help="Length of a window, as 5m [default: a thousand requests].")]
 Stretch = Annotated[str | None, typer.Option("--window", metavar="FROM:TO", help="Only this part of the trace, as 1h:3h.")]
 Also = Annotated[list[str] | None, typer.Option(metavar="TRACE", help="Another trace that the answer must hold on; repeatable.")]
+Verify = Annotated[
+    str | None, typer.Option(metavar="torch", help="Replay the best configurations on a real engine too.")
+]
+Top = Annotated[int, typer.Option(metavar="N", min=1, help="How many configurations --verify replays beside the current policy.")]
+VerifyModel = Annotated[
+    str | None, typer.Option("--model", metavar="NAME|DIR", help="What --verify computes [default: llama-3.1-8b, tiny on a CPU].")
+]
 JobFile = Annotated[str | None, typer.Option("--job", metavar="FILE.toml", help="These options from a file's table [tune].")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say how many replays and minutes it will take, and stop.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Begin again, whatever was searched before.")]
@@ -76,6 +83,7 @@ def tune(
     spread_ticks: SpreadTicks = False,
     sessions: Sessions = None,
     also: Also = None,
+    verify: Verify = None, top: Top = 3, model: VerifyModel = None,
     seed: Seed = 0,
     mapping: Map = None, trace_format: Format = None,
     arrival: ArrivalOption = None,

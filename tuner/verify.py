@@ -1,0 +1,154 @@
+"""The proof on an engine: the best configurations and the current policy, replayed by a model that computes what the simulator
+predicted. What it says is in which order they come, and what the recommended one gains, on windows that were not searched.
+
+Rank agreement is Kendall's tau-b over these configurations by the study's objective. The engine's times are those of the model
+and the machine at hand: where they are not the profile's, the order may agree though no time does; the report says which it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from optuna.trial import TrialState
+
+from replay_engine.policy import Policy, apply_set
+from replay_engine.profile import Profile
+from tracekit.engines import CPU_MODEL, CUDA_MODEL, TorchEngine, cuda_is_there
+from tracekit.errors import UsageError, shown
+from tracekit.trust import kendall_tau
+from tuner.cells import Cell, Result, replay_cell
+from tuner.gains import gain_of
+from tuner.lookup import Lookup, Side
+from tuner.objective import attainment
+from tuner.proposing import point_of_trial
+from tuner.space import Point, configuration_key
+
+if TYPE_CHECKING:
+    from tuner.answer import Answer
+    from tuner.study import TuneStudy
+
+__all__ = ["VerifyEngine", "check_verify", "load_engine", "verify"]
+
+ENGINES = ("torch",)
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyEngine:
+    """A loaded model, what it runs on as a profile without costs, and both in words."""
+
+    torch: TorchEngine
+    profile: Profile
+    what: str
+
+
+def check_verify(engine: str | None, model: str | None, top: int) -> None:
+    """Refuse before the search what cannot be done after it. Errors: ``UsageError``, ``ConfigError``."""
+    if engine is None:
+        if model is not None:
+            raise UsageError(f"--model {shown(model)}: of the engine that proves an answer; expected --verify torch with it")
+        return
+    if engine not in ENGINES:
+        raise UsageError(f"--verify {shown(engine)}: expected {' or '.join(ENGINES)}")
+    if top < 1:
+        raise UsageError(f"--top {top}: expected at least 1")
+    if find_spec("torch") is None:
+        raise UsageError("--verify torch: torch is not installed; expected pip install 'tracekit-llm[engine]'")
+    if model is not None:
+        from replay_engine.torch_engine.shapes import find_shape
+
+        find_shape(model)
+
+
+def load_engine(model: str | None, seed: int) -> VerifyEngine:
+    """The model on this machine's device. Errors: ``ConfigError``."""
+    from replay_engine.torch_engine.engine import EngineOptions, engine_profile, load_model
+
+    options = EngineOptions(model=model or (CUDA_MODEL if cuda_is_there() else CPU_MODEL), seed=seed)
+    loaded = load_model(options)
+    profile = engine_profile(loaded)
+    assert profile.model is not None and profile.hardware is not None
+    what = f"torch, {profile.model.name} ({profile.model.dtype}) on {profile.hardware.name}"
+    return VerifyEngine(torch=TorchEngine(model=loaded, options=options), profile=profile, what=what)
+
+
+def verify(study: TuneStudy, answer: Answer, lookup: Lookup, engine: VerifyEngine, top: int, say: Say) -> dict[str, Any]:
+    """``candidates`` (the current policy first, then the recommended one, then the best trials: at most ``top`` of them), each
+    with what it comes to as simulated and on the engine; ``tau`` (``None``: ties only) over ``n`` configurations; ``gain`` on the
+    engine of the recommended one, beside the ``predicted`` one; ``confirmed``: whether the engine gains too."""
+    plan = lookup.plan
+    side: Side = "held" if plan.trace.held else "search"
+    points: list[Point | None] = [None, *_candidates(study, answer, top)]
+    lookup.need(lookup.wants(points, side))
+    blocks = _blocks(engine, [plan.policy if point is None else plan.policy_at(point) for point in points])
+    rows: list[dict[str, Any]] = []
+    measured: list[list[Result]] = []
+    for at, point in enumerate(points):
+        say(f"verify: {at + 1} of {len(points)} on {engine.what}")
+        results = [_replayed(lookup, engine, point, window, blocks) for window in lookup.windows(side)]
+        predicted = lookup.results(point, side)
+        rows.append({"point": plan.current if point is None else point, "current": point is None,
+                     "simulated": _figures(lookup, predicted), "engine": _figures(lookup, results)})  # fmt: skip
+        measured.append(results)
+    tau = kendall_tau([row["simulated"]["value"] for row in rows], [row["engine"]["value"] for row in rows])
+    gain = predicted_gain = None
+    if len(points) > 1:
+        gain = gain_of(measured[0], measured[1]).to_dict()
+        predicted_gain = gain_of(lookup.results(None, side), lookup.results(points[1], side)).to_dict()
+    return {"engine": engine.what, "same_model": _same(plan.profile, engine.profile), "windows": side, "blocks": blocks,
+            "unit": plan.objectives[0].unit if not plan.objectives[0].rates else "requests/s", "candidates": rows,
+            "n": len(rows), "tau": None if math.isnan(tau) else tau, "gain": gain, "predicted": predicted_gain,
+            "confirmed": None if gain is None else gain["level"] > gain["base"]}  # fmt: skip
+
+
+def _candidates(study: TuneStudy, answer: Answer, top: int) -> list[Point]:
+    """Different configurations, none of them the current policy's: the recommended one, then trials, the best first."""
+    plan = study.plan
+    sign = 1 if plan.objectives[0].direction == "maximize" else -1
+    ended = [t for t in study.trials() if t.state == TrialState.COMPLETE and t.values]
+    done = [t for t in ended if all(value <= 0 for value in t.constraints.values())]
+    done.sort(key=lambda t: (-sign * t.values[0], t.number))
+    seen, found = {configuration_key(plan.policy)}, []
+    for point in (answer.winner.point, *(point_of_trial(t) for t in done)):
+        key = configuration_key(plan.policy_at(point))
+        if key not in seen and len(found) < top:
+            seen.add(key)
+            found.append(point)
+    return found
+
+
+def _blocks(engine: VerifyEngine, policies: Sequence[Policy]) -> int | None:
+    """KV blocks of all configurations where a policy does not give them: what the engine has for the most demanding of them."""
+    if not any(policy.estimated for policy in policies):
+        return None
+    from replay_engine.torch_engine.engine import default_blocks
+
+    share = engine.torch.options.memory_share
+    return min(default_blocks(engine.torch.model, policy.scheduler, share, _engines(policy)) for policy in policies)
+
+
+def _engines(policy: Policy) -> int:
+    rules = policy.rules
+    return max(rules.fleet.replicas, rules.pd.prefill + rules.pd.decode, 1)
+
+
+def _replayed(lookup: Lookup, engine: VerifyEngine, point: Point | None, window: Any, blocks: int | None) -> Result:
+    plan = lookup.plan
+    policy = plan.policy if point is None else plan.policy_at(point)
+    if blocks is not None and policy.estimated:
+        policy = apply_set(policy, [f"num_gpu_blocks={blocks}"], plan.profile)
+    cell: Cell = replace(plan.cell(policy, window), profile=engine.profile)
+    return replay_cell(cell, lookup.replays.sources, torch=engine.torch)
+
+
+def _figures(lookup: Lookup, results: Sequence[Result]) -> dict[str, float]:
+    return {"value": lookup.value(results), "attainment": attainment(results)}
+
+
+def _same(one: Profile, other: Profile) -> bool:
+    """Whether a profile is of the model that the engine computes."""
+    return one.model is not None and other.model is not None and one.model.name.lower() == other.model.name.lower()
