@@ -112,7 +112,8 @@ def _candidates(study: TuneStudy, answer: Answer, top: int) -> list[Point]:
     ended = [t for t in study.trials() if t.state == TrialState.COMPLETE and t.values]
     done = [t for t in ended if all(value <= 0 for value in t.constraints.values())]
     done.sort(key=lambda t: (-sign * t.values[0], t.number))
-    seen, found = {configuration_key(plan.policy)}, []
+    seen = {configuration_key(plan.policy)}
+    found: list[Point] = []
     for point in (answer.winner.point, *(point_of_trial(t) for t in done)):
         key = configuration_key(plan.policy_at(point))
         if key not in seen and len(found) < top:
