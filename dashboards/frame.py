@@ -10,7 +10,7 @@ from dash import ClientsideFunction, Dash, Input, Output, dcc, html
 
 from dashboards.address import parse_address
 from dashboards.heading import Heading, heading_of, selection_chips
-from dashboards.live import LIVE_MS, register_live
+from dashboards.live import LIVE_MS, live_row, register_live
 from dashboards.markup import aria
 from dashboards.pages import PAGES
 from dashboards.queries import RunBook
@@ -42,14 +42,7 @@ def frame(db: Path, banner: str | None, *, signed_in: bool = False) -> Any:
             html.Div(
                 [
                     html.Header(id="heading", className="heading"),
-                    html.Div(
-                        [
-                            html.Div(id="live", className="live", role="group", **aria("The run under way")),
-                            html.Button("Pause", id="pause", type="button", style={"display": "none"}),
-                            html.Span(id="live-acted", role="status", className="shared"),
-                        ],
-                        className="live-row",
-                    ),
+                    live_row(),
                     html.Div(
                         [
                             html.Div(id="chips", className="chips", role="group", **aria("Selection")),

@@ -16,7 +16,7 @@ from tracekit.errors import LockedError, TracekitError
 from tracekit.jobs import JobStatus, list_jobs
 from tracekit.store import SpoolInfo
 
-__all__ = ["LIVE_MS", "QUIET_MS", "Live", "live_of", "live_strip", "register_live"]
+__all__ = ["LIVE_MS", "QUIET_MS", "Live", "live_of", "live_row", "live_strip", "register_live"]
 
 LIVE_MS, QUIET_MS = 1500, 5000
 """How often the frame asks again: while something is under way, and otherwise."""
@@ -31,6 +31,16 @@ class Live(NamedTuple):
     share: float | None
     job: str | None
     can: tuple[str, ...]
+
+
+def live_row() -> Any:
+    """The strip before anything is known."""
+    parts = [
+        html.Div(id="live", className="live", role="group", **aria("The run under way")),
+        html.Button("Pause", id="pause", type="button", style={"display": "none"}),
+        html.Span(id="live-acted", role="status", className="shared"),
+    ]
+    return html.Div(parts, className="live-row")
 
 
 def live_of(book: RunBook, ref: str) -> Live | None:
