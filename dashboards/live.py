@@ -131,6 +131,11 @@ def register_live(app: Dash, book: RunBook) -> None:
         State("url", "search"),
         prevent_initial_call=True,
     )(act)
+    _register_pause(app)
+
+
+def _register_pause(app: Dash) -> None:
+    """Pausing needs no server: pages look at it when the clock asks."""
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("tracekit", "pause"),
         Output("paused", "data"),

@@ -77,13 +77,7 @@ def register(app: Dash, book: RunBook) -> None:
     )
 
     def show(
-        search: str,
-        _: int,
-        theme: str | None,
-        narrow: bool | None,
-        overlaid: str | None,
-        drawn: dict[str, Any],
-        paused: bool | None,
+        search: str, _: int, theme: str | None, narrow: bool | None, overlaid: str | None, drawn: Any, paused: bool | None
     ) -> dict[str, Any]:
         if theme not in THEMES or narrow is None or (paused and ctx.triggered_id == "tick"):
             raise PreventUpdate
