@@ -53,7 +53,8 @@ def _change(document: Mapping[str, Any]) -> Iterator[Html | None]:
     rows = [[each["knob"], knob_text(each["old"]), knob_text(each["new"]), "follows from the others" if each["derived"] else ""]
             for each in document.get("changes", ())]  # fmt: skip
     if rows:
-        yield data_table(("Knob", "Today", "Then", ""), rows, "What changes")
+        caption = "What changes" if document["recommended"] else "What the best candidate would change"
+        yield data_table(("Knob", "Today", "Then", ""), rows, caption)
     gain = document.get("gain")
     if gain is not None and gain["estimate"] is not None:
         yield element("p", f"SLO-goodput on windows that were not searched: {_gain(gain)}; attainment"
@@ -72,6 +73,8 @@ def _gain(gain: Mapping[str, Any] | None) -> str:
 def _bars(labels: Sequence[str], name: str, values: Sequence[float], x: str, y: str, theme: Theme) -> dict[str, Any]:
     figure = bar_figure(labels, [(name, values, theme.decode, "")], theme, x, y)
     figure["layout"]["yaxis"] |= {"ticksuffix": " %", "rangemode": "normal"}
+    figure["layout"]["xaxis"] |= {"automargin": True, "tickangle": "auto"}
+    figure["layout"]["xaxis"]["title"] |= {"standoff": 12}
     return figure
 
 

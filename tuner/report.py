@@ -24,6 +24,7 @@ def build_document(plan: TunePlan, study: TuneStudy | None, answer: Answer | Non
         "windows": {"search": [_window(w) for w in plan.trace.search], "held": [_window(w) for w in plan.trace.held]},
         "slo": plan.slo.to_dict(), "profile": plan.profile.name, "objectives": list(plan.objective_names),
         "unit": plan.objectives[0].unit, "space": plan.space.to_dict(), "current": plan.current, "seed": plan.seed,
+        "engine_version": plan.policy.scheduler.engine_version, "block_size": plan.policy.scheduler.block_size,
         "trials": {"complete": 0, "pruned": 0, "failed": 0, "reasons": {}} if study is None else study.counts(),
         "recommended": False, "no_search": verdict.stop, "findings": verdict.findings, "flags": "", "sets": [],
     }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from pathlib import Path
 from typing import Any
@@ -265,3 +266,27 @@ def test_the_command(runs: Runs, capsys: pytest.CaptureFixture[str], arguments: 
         assert json.loads(said.out)["flags"] == ["--max-num-seqs 4"]
     else:
         assert "max" in said.out and not said.err
+
+
+def test_a_tuners_answer_knows_its_own_profile(tmp_path: Path) -> None:
+    """A profile that is none of ours stands in the plan beside the answer: a line that runs today is read by it."""
+    own = H100.to_toml().replace(H100.name, "ours")
+    (tmp_path / "answer.json").write_text(json.dumps({**TUNED, "profile": "ours"}))
+    line = "vllm serve m --max-num-seqs 256"
+    with pytest.raises(UsageError, match="not one of those shipped"):
+        export(str(tmp_path / "answer.json"), to="vllm-args", diff=line, db=tmp_path / "x")
+    (tmp_path / "plan.json").write_text(json.dumps({"profile_text": H100.to_toml()}))
+    with pytest.raises(UsageError, match="not one of those shipped"):  # somebody else's plan
+        export(str(tmp_path / "answer.json"), to="vllm-args", diff=line, db=tmp_path / "x")
+    (tmp_path / "plan.json").write_text(json.dumps({"profile_text": own}))
+    report = export(str(tmp_path / "answer.json"), to="vllm-args", diff=line, db=tmp_path / "x")
+    assert report.figures["command"] == "vllm serve m --max-num-seqs 64 --max-num-batched-tokens 4096"
+
+
+def test_the_latest_answer_of_a_database(tmp_path: Path) -> None:
+    for number, (key, seats) in enumerate((("b", 8), ("a", 16))):
+        folder = tmp_path / "t.duckdb.d" / "tune" / key
+        folder.mkdir(parents=True)
+        (folder / "answer.json").write_text(json.dumps({**TUNED, "sets": [f"max_num_seqs={seats}"]}))
+        os.utime(folder / "answer.json", ns=(number, number))
+    assert export("tune", to="vllm-args", db=tmp_path / "t.duckdb").figures["flags"] == ["--max-num-seqs 16"]

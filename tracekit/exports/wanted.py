@@ -136,7 +136,7 @@ def wanted_by_tuner(document: Mapping[str, Any]) -> Wanted:
     return Wanted(
         title=f"tracekit tune, {shown(document['trace'])}: {shown(document['why'], 400)}",
         settings=tuple(settings), engine_version=_version(document), block_size=_block_size(document),
-        profile=_shipped(str(document["profile"])), notes=(f"SLO-goodput on windows that were not searched: {gain}", *derived),
+        profile=_profile(document), notes=(f"SLO-goodput on windows that were not searched: {gain}", *derived),
         target=lambda current, on: apply_set(current, sets, on),
     )  # fmt: skip
 
@@ -150,6 +150,18 @@ def read_tuned(path: str | Path) -> dict[str, Any]:
         raise UsageError(f"{shown(path, 400)}: {reason}; expected what `tracekit tune --json` prints") from None
     if not isinstance(document, dict) or document.get("schema") != TUNED or document.get("dry_run"):
         raise UsageError(f"{shown(path, 400)}: no answer of a tuner ({TUNED}); expected what `tracekit tune --json` prints")
+    return _with_plan(document, Path(path).with_name("plan.json"))
+
+
+def _with_plan(document: dict[str, Any], plan: Path) -> dict[str, Any]:
+    """The answer with the profile of the plan beside it, where that is this answer's."""
+    try:
+        found = json.loads(plan.read_text(encoding="utf-8"))
+        text = found["profile_text"]
+        if parse_profile(text, str(plan)).name == document["profile"]:
+            document["profile_text"] = text
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
     return document
 
 
@@ -201,9 +213,11 @@ def _block_size(document: Mapping[str, Any]) -> int:
     return int(document.get("block_size", 16))
 
 
-def _shipped(name: str) -> Profile | None:
-    """The profile of that name where it is one of ours."""
+def _profile(document: Mapping[str, Any]) -> Profile | None:
+    """The profile that was tuned on: its own text, else the one of that name where it is one of ours."""
+    if "profile_text" in document:
+        return parse_profile(str(document["profile_text"]), "profile of the tuner")
     try:
-        return load_profile(name)
+        return load_profile(str(document["profile"]))
     except ConfigError:
         return None
