@@ -1,8 +1,8 @@
 """tracekit: why is the tail of an LLM service's traffic bad, and which scheduler settings fix it?
 
-``from tracekit.replay import replay`` is the main job, ``tracekit.experiment(...)`` a controlled experiment,
-``tracekit.compare(...)`` two runs side by side, ``tracekit.diagnose(...)`` why a run is slow and what helps; the command line
-is ``tracekit``. Importing the package loads nothing heavy.
+Every verb of the command line is a function here, with the same names and defaults: ``tracekit.load``, ``replay``, ``describe``,
+``diagnose``, ``compare``, ``experiment``, ``calibrate``, ``tune``, ``gate``. They return typed objects whose tables are polars
+frames. Importing the package loads nothing heavy.
 """
 
 from __future__ import annotations
@@ -11,21 +11,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tracekit.api import diagnose, load
+    from tracekit.calibration.verb import calibrate
     from tracekit.comparison import compare
-    from tracekit.diagnosis.observed_run import diagnose_trace
-    from tracekit.diagnosis.run import diagnose
+    from tracekit.describe.report import describe
     from tracekit.experiments import experiment
+    from tracekit.gate.run import gate
+    from tracekit.replay import replay
 
-__all__ = ["__version__", "compare", "diagnose", "diagnose_trace", "experiment"]
+__all__ = ["__version__", "calibrate", "compare", "describe", "diagnose", "experiment", "gate", "load", "replay", "tune"]
 
 __version__ = "0.1.0"
 
 _LAZY = {
-    "compare": "tracekit.comparison",
-    "diagnose": "tracekit.diagnosis.run",
-    "diagnose_trace": "tracekit.diagnosis.observed_run",
-    "experiment": "tracekit.experiments",
-}
+    "calibrate": "tracekit.calibration.verb", "compare": "tracekit.comparison", "describe": "tracekit.describe",
+    "diagnose": "tracekit.api", "experiment": "tracekit.experiments", "gate": "tracekit.gate.run", "load": "tracekit.api",
+    "replay": "tracekit.replay", "tune": "tuner",
+}  # fmt: skip
+"""Where each verb is. The tuner stands on this package and not the other way round: it is looked up when it is asked for."""
 
 
 def __getattr__(name: str) -> Any:
@@ -33,3 +36,7 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'tracekit' has no attribute {name!r}")
     return getattr(import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

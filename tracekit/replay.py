@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from replay_engine.front_door import DoorFacts
@@ -17,9 +18,11 @@ from replay_engine.noise import IterationNoise
 from replay_engine.policy import Policy
 from replay_engine.profile import Profile
 from tracekit.again import prepare_again
+from tracekit.callable_module import make_callable
 from tracekit.door_facts import door_facts, door_notes
 from tracekit.engines import ENGINES, TorchEngine, settle_engine
 from tracekit.errors import UsageError, shown
+from tracekit.frames import run_frame
 from tracekit.jobs import Job
 from tracekit.manifest import differences, read_manifest, reading_of, restored_setup, write_manifest
 from tracekit.metrics import SloTable, parse_goodput, parse_slo
@@ -34,6 +37,8 @@ from tracekit.traces.source import TraceSource
 from tracekit.traces.tolerance import tolerance
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from tracekit.diagnosis.at_once import AtOnce
 
 __all__ = ["ReplayReport", "Setup", "prepare_setup", "recorded_run", "replay", "run_result"]
@@ -56,6 +61,21 @@ class ReplayReport:
     """All that decided the run, and digests of what came out (``manifest.json``)."""
     differences: list[str] | None = None
     """With ``from_manifest``: what came out otherwise; empty where every byte is the same."""
+    db: Path = Path("tracekit.duckdb")
+
+    def table(self, name: str) -> pl.DataFrame:
+        """An event table of the run: ``outcomes``, ``iterations``, ``spans``, ..."""
+        return run_frame(self.db, self.run, name)
+
+    @property
+    def outcomes(self) -> pl.DataFrame:
+        """A row per request: latencies in ns, how it ended, whether it met its SLO."""
+        return self.table("outcomes")
+
+    @property
+    def iterations(self) -> pl.DataFrame:
+        """A row per iteration."""
+        return self.table("iterations")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -172,7 +192,7 @@ def recorded_run(store: Store, job: Job, setup: Setup, *, name: str | None, diag
     told = [] if verdict is None else verdict.lines(run, str(store.path))
     said = None if verdict is None else verdict.document
     manifest = write_manifest(store, run, setup, matrix=matrix, verdict=said, given=given)
-    return ReplayReport(run=run, state=state, matrix=matrix, lines=lines, verdict=told, manifest=manifest)
+    return ReplayReport(run=run, state=state, matrix=matrix, lines=lines, verdict=told, manifest=manifest, db=store.path)
 
 
 def _verdict(setup: Setup, record: RunRecord) -> AtOnce:
@@ -267,3 +287,6 @@ def _named_trace(store: Store, inputs: list[str]) -> int | None:
         there = con.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'traces'").fetchall()
         rows = con.execute("SELECT trace FROM traces WHERE name = ?", [inputs[0]]).fetchall() if there else []
     return int(rows[0][0]) if rows else None
+
+
+make_callable(__name__)

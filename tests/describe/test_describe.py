@@ -74,7 +74,7 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[
             pytest.skip(f"{name} is not beside the repository")
         if name not in known:
             how = {"arrival": "poisson:rate=5"} if name.startswith("lengths_") else {}
-            known[name] = describe(str(SHARED / name), db=tmp_path_factory.mktemp("db") / "none.duckdb", load_options=how)
+            known[name] = describe(str(SHARED / name), db=tmp_path_factory.mktemp("db") / "none.duckdb", **how)
         return known[name]
 
     return of

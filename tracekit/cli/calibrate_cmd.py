@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug
 from tracekit.cli.output import emit, note
-
-if TYPE_CHECKING:
-    from tracekit.calibration.sources import Written
 
 __all__ = ["register"]
 
@@ -126,85 +123,32 @@ def calibrate(
     debug: Debug = False,
 ) -> None:
     """Make a latency profile from a trace, a log, a recorded run, a model on paper or measured batches, or check one."""
-    from tracekit.errors import UsageError
-
-    given = locals()
-    if out is not None and not out.resolve().parent.is_dir():
-        raise UsageError(f"--out {out}: no such folder; expected a file in one that exists")
-    if run is not None and source is not None:
-        raise UsageError("SOURCE and --from: two ways to say what is fitted; expected one of them")
-    (_fitted if check is None else _checked)(given)
+    _run(**locals())
 
 
-def _fitted(given: dict[str, Any]) -> None:
+def _run(*, as_json: bool, debug: bool, **options: Any) -> None:
+    """Each option goes to the library under its own name."""
+    from tracekit.calibration.verb import calibrate as calibrate_profile
     from tracekit.cli.calibrate_view import render_found
-    from tracekit.errors import UsageError
-
-    for name in ("split", "configs"):
-        if given[name] is not None:
-            raise UsageError(f"--{name}: says how a profile is checked; expected --check PROFILE too")
-    out = given["out"]
-    report = _measured(given) if given["run"] is None and given["source"] is None else _from_source(given)
-    if out is not None:
-        report.write(out)
-    document = {"schema": "tracekit.calibration/1", **report.to_dict()}
-    emit(document, given["as_json"], lambda: render_found(report, out))
-    if out is None and not given["as_json"]:
-        note("the profile was not written; --out FILE keeps it")
-
-
-def _option(name: str) -> str:
-    names = {"kind": "as", "sets": "set", "prior": "profile", "run": "from"}
-    return "--" + names.get(name, name).replace("_", "-")
-
-
-def _checked(given: dict[str, Any]) -> None:
     from tracekit.cli.progress import ProgressDisplay
     from tracekit.cli.trust_view import render_trust
-    from tracekit.errors import UsageError
-    from tracekit.trust import check_profile
+    from tracekit.trust import TrustReport
 
-    fits = ("kind", "prior", "model", "cases", "run", "repeats", "device", "hardware", "tensor_parallel", "dtype", "kv_dtype")
-    for name in fits:
-        if given[name]:
-            name = _option(name)
-            raise UsageError(f"{name} and --check: nothing is fitted; expected one of them")
-    options = {name: given[name] for name in ("policy", "configs", "seed", "db")}
-    with ProgressDisplay("check", unit="replays") as progress:
-        report = check_profile(given["check"], given["source"], sets=given["sets"] or (), split=given["split"], progress=progress,
-                               **options)  # fmt: skip
-    if given["out"] is not None:
-        report.write(given["out"])
-    document = {"schema": "tracekit.trust/1", **report.to_dict()}
-    emit(document, given["as_json"], lambda: render_trust(report))
-
-
-def _measured(given: dict[str, Any]) -> Written:
-    from tracekit.calibration import calibrate as calibrate_engine
-    from tracekit.cli.progress import ProgressDisplay
-    from tracekit.errors import UsageError
-
-    for name in ("kind", "sets", "policy", "prior", "hardware", "tensor_parallel", "dtype", "kv_dtype"):
-        if given[name]:
-            raise UsageError(f"{_option(name)}: says how a source is read; expected a SOURCE too")
-    options = {name: given[name] for name in ("model", "repeats", "device", "seed")}
-    with ProgressDisplay("calibrate", unit="batches") as progress:
-        return calibrate_engine(cases=given["cases"] or (), progress=progress, **options)
-
-
-def _from_source(given: dict[str, Any]) -> Written:
-    from tracekit.calibration import SourceRequest, calibrate_source
-    from tracekit.cli.progress import ProgressDisplay
-    from tracekit.errors import UsageError
-
-    for name, value in (("--cases", "cases"), ("--repeats", "repeats"), ("--device", "device")):
-        if given[value]:
-            raise UsageError(f"{name} and a source: it is fitted as it was recorded; expected one of them")
-    source, kind = (given["source"], given["kind"]) if given["run"] is None else (given["run"], "run")
-    names = ("policy", "prior", "model", "hardware", "tensor_parallel", "dtype", "kv_dtype", "db", "seed")
-    options = {name: given[name] for name in names}
-    with ProgressDisplay("calibrate", unit="steps") as progress:
-        return calibrate_source(SourceRequest(source=source, sets=tuple(given["sets"] or ()), progress=progress, **options), kind)
+    for name in ("sets", "cases"):
+        options[name] = tuple(options[name] or ())
+    for name in ("engine", "split"):
+        options[name] = None if options[name] is None else options[name].value
+    measured = options["source"] is None and options["run"] is None
+    label, unit = ("check", "replays") if options["check"] else ("calibrate", "batches" if measured else "steps")
+    with ProgressDisplay(label, unit=unit) as progress:
+        report: Any = calibrate_profile(progress=progress, **options)
+    if isinstance(report, TrustReport):
+        emit({"schema": "tracekit.trust/1", **report.to_dict()}, as_json, lambda: render_trust(report))
+        return
+    out = options["out"]
+    emit({"schema": "tracekit.calibration/1", **report.to_dict()}, as_json, lambda: render_found(report, out))
+    if out is None and not as_json:
+        note("the profile was not written; --out FILE keeps it")
 
 
 def register(app: typer.Typer) -> None:

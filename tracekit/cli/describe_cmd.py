@@ -52,16 +52,15 @@ def describe(
     _run(**locals())
 
 
-def _run(*, inputs: list[str], as_json: bool, debug: bool, window_length: int | None, **options: Any) -> None:
+def _run(*, inputs: list[str], as_json: bool, debug: bool, **options: Any) -> None:
     from tracekit.cli.output import emit, print_text
     from tracekit.describe import describe as describe_inputs
     from tracekit.describe import render
 
-    options["by"] = None if options["by"] is None else options["by"].value
-    cached = options.pop("cached")
-    options["load_options"] = {"arrival": options.pop("arrival"), "cached": None if cached is None else cached.value}
+    for name in ("by", "cached"):
+        options[name] = None if options[name] is None else options[name].value
     options["mapping"] = tuple(options["mapping"] or ())
-    document = describe_inputs(inputs, window_s=window_length, **options)
+    document = describe_inputs(inputs, **options)
     emit(document, as_json, lambda: print_text(render(document)))
 
 

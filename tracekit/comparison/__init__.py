@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracekit.comparison.pairing import NotComparableError, load_pair
 from tracekit.comparison.report import build_comparison, render_comparison
 from tracekit.store import Store
+
+if TYPE_CHECKING:
+    import polars as pl
 
 __all__ = ["Comparison", "NotComparableError", "compare"]
 
@@ -24,6 +27,18 @@ class Comparison:
     def conclusive(self) -> bool:
         """Whether the measure that decides differs clearly, or not at all."""
         return bool(self.document["conclusive"])
+
+    def figures(self) -> pl.DataFrame:
+        """A row per figure: its value in both runs, the change with its 95 % interval, and the verdict."""
+        import polars as pl
+
+        rows = []
+        for each in self.document["figures"]:
+            interval = each["interval"]
+            rows.append({"measure": each["measure"], "verdict": each["verdict"], "before": interval["base"],
+                         "after": interval["level"], "change": interval["estimate"], "low": interval["low"],
+                         "high": interval["high"], "scale": interval["scale"]})  # fmt: skip
+        return pl.DataFrame(rows, infer_schema_length=None)
 
 
 def compare(run: str | int, other: str | int, *, db: str | Path = "tracekit.duckdb") -> Comparison:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from tracekit.callable_module import make_callable
 from tracekit.describe.report import describe, describe_trace
 from tracekit.describe.text import render
 
 __all__ = ["describe", "describe_trace", "render"]
+
+make_callable(__name__)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -29,16 +29,21 @@ CAP_SHARE = 0.001
 PARTS = (0.5, 0.9, 0.99)
 
 
-def describe(inputs: str | Sequence[str], *, db: str | Path = "tracekit.duckdb", mapping: Sequence[str] = (),
-             trace_format: str | None = None, window_s: int | None = None, **options: Any) -> dict[str, Any]:  # fmt: skip
-    """A loaded trace by its name in ``db``, or files, which are read and not kept. ``options`` are those of a slice.
-
-    Errors: ``UsageError``, ``InputError``.
+def describe(
+    inputs: str | Sequence[str], *, window: str | None = None, where: str | None = None, thin: str | None = None,
+    by: str | None = None, limit: int | None = None, rate_scale: float = 1.0, spread_ticks: bool = False, seed: int = 0,
+    window_length: int | None = None, mapping: Sequence[str] = (), trace_format: str | None = None, arrival: str | None = None,
+    cached: Literal["inside", "outside"] | None = None, db: str | Path = "tracekit.duckdb",
+) -> dict[str, Any]:  # fmt: skip
+    """A loaded trace by its name in ``db``, or files, which are read and not kept. ``window_length``: seconds of a representative
+    window. Errors: ``UsageError``, ``InputError``.
     """
+    options = {"window": window, "where": where, "thin": thin, "by": by, "limit": limit, "rate_scale": rate_scale,
+               "spread_ticks": spread_ticks, "seed": seed}  # fmt: skip
     names = [inputs] if isinstance(inputs, str) else list(inputs)
-    with _opened(names, db, mapping, trace_format, options.pop("load_options", {})) as (con, trace):
+    with _opened(names, db, mapping, trace_format, {"arrival": arrival, "cached": cached}) as (con, trace):
         head = con.execute("SELECT span_ns, t0_ns FROM traces WHERE trace = ?", [trace]).fetchall()[0]
-        return describe_trace(con, trace, slice_of(options, head[0], head[1]), window_s=window_s)
+        return describe_trace(con, trace, slice_of(options, head[0], head[1]), window_s=window_length)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracekit.diagnosis.diagnose import diagnose as find_causes
 from tracekit.diagnosis.finding import Diagnosis
@@ -23,9 +23,15 @@ from tracekit.jobs import Job
 from tracekit.store import Store
 from tracekit.store.findings import record_findings
 
+if TYPE_CHECKING:
+    import polars as pl
+
 __all__ = ["DiagnosisReport", "diagnose", "parse_iterations"]
 
 Progress = Callable[[int, int, str], None]
+_FINDINGS: dict[str, Any] = {
+    "id": str, "what": str, "excess_s": float, "share": float, "confidence": str, "knob": str, "new": str, "confirmed": bool,
+}  # fmt: skip
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 
 
@@ -40,6 +46,19 @@ class DiagnosisReport:
     document: dict[str, Any]
     text: str
     lines: list[str] = field(default_factory=list)
+
+    def findings(self) -> pl.DataFrame:
+        """A row per finding, what explains most first: seconds of excess, share, confidence, the knob, and whether a replay bore
+        it out."""
+        import polars as pl
+
+        rows = [
+            {"id": each["id"], "what": each["what"], "excess_s": each["excess_s"], "share": each["share_of_excess"],
+             "confidence": each["confidence"], "knob": next((one["knob"] for one in each["recommend"]), None),
+             "new": next((one["new"] for one in each["recommend"]), None), "confirmed": each["confirmed_by_replay"]}
+            for each in self.document["findings"]
+        ]  # fmt: skip
+        return pl.DataFrame(rows, schema=_FINDINGS)
 
 
 def parse_iterations(text: str) -> int:

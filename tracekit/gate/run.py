@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from replay_engine.config import ConfigError
 from tracekit import __version__
@@ -27,6 +27,9 @@ from tracekit.replay import Setup
 from tracekit.store import Store
 from tracekit.store.files import write_json
 
+if TYPE_CHECKING:
+    import polars as pl
+
 __all__ = ["GateReport", "gate"]
 
 Progress = Callable[[int, int, str], None]
@@ -42,6 +45,14 @@ class GateReport:
     exit_code: int
     document: dict[str, Any]
     text: str
+
+    def gates(self) -> pl.DataFrame:
+        """A row per gate: its verdict, the figure here and in the baseline, and the change with its 95 % interval."""
+        import polars as pl
+
+        names = ("gate", "status", "value", "base", "change", "low", "high", "scale", "draws", "why")
+        rows = [{name: row[name] for name in names} for row in self.document["gates"]]
+        return pl.DataFrame(rows, infer_schema_length=None)
 
 
 def gate(
