@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Literal
 
 from tracekit.diagnosis.observed_run import ObservedReport, diagnose_trace
 from tracekit.diagnosis.run import DiagnosisReport, parse_iterations
@@ -62,10 +62,6 @@ def load(
     return LoadedInto(report=report, db=Path(db))
 
 
-@overload
-def diagnose(run: str | int = "last", *, observed: Literal[False] = False, **options: Any) -> DiagnosisReport: ...
-@overload
-def diagnose(run: str | int = "last", *, observed: Literal[True], **options: Any) -> ObservedReport: ...
 def diagnose(
     run: str | int = "last", *, prove: str | int = "5M", no_prove: bool = False, limit_findings: int | None = None,
     jobs: int | None = None, observed: bool = False, sets: Sequence[str] = (), policy: str | None = None,
