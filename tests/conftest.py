@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("same", derandomize=True, database=None)
-settings.register_profile("explore", derandomize=False, print_blob=True)
+# How long an example takes says something about the machine, not about the code.
+_UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same", _UNTIMED, derandomize=True, database=None)
+settings.register_profile("explore", _UNTIMED, derandomize=False, print_blob=True)
 settings.load_profile("explore" if os.environ.get("TRACEKIT_EXPLORE") else "same")
