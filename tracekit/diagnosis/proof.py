@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tracekit.diagnosis.ablation import ablated, less_of
+from tracekit.diagnosis.behind import with_behind
 from tracekit.diagnosis.finding import Change, Diagnosis, Finding, Proof, confirmed
 from tracekit.diagnosis.judgement import Judge
 from tracekit.diagnosis.run_data import RunData
@@ -32,11 +33,25 @@ Progress = Callable[[int, int], None]
 
 def prove(
     data: RunData, diagnosis: Diagnosis, *, budget: int = BUDGET, workers: int = 2, progress: Progress | None = None,
-    cancelled: Callable[[], bool] | None = None,
+    cancelled: Callable[[], bool] | None = None, behind: bool = True,
 ) -> Diagnosis:  # fmt: skip
-    """``diagnosis`` with the proofs of its findings, confirmed ones before refuted ones. ``budget``: iterations of all replays;
-    ``progress(done, planned)`` counts replays. Byte for byte the same for any number of ``workers``. Errors: ``TracekitError`` of
-    a worker; ``KeyboardInterrupt`` when ``cancelled()``."""
+    """``diagnosis`` with the proofs of its findings, confirmed ones before refuted ones, and with what the first cause hides
+    unless ``behind`` is false. ``budget``: iterations of all replays; ``progress(done, planned)`` counts replays, without those
+    behind. Byte for byte the same for any number of ``workers``. Errors: ``TracekitError`` of a worker; ``KeyboardInterrupt``
+    when ``cancelled()``."""
+    found, left = _proved(data, diagnosis, budget, workers, progress, cancelled or (lambda: False))
+    rest = left - len(data.iterations)
+    if not behind or rest < 0:
+        return found
+    return with_behind(
+        data, found, lambda run, told: prove(run, told, budget=rest, workers=workers, cancelled=cancelled, behind=False)
+    )
+
+
+def _proved(
+    data: RunData, diagnosis: Diagnosis, budget: int, workers: int, progress: Progress | None, cancelled: Callable[[], bool]
+) -> tuple[Diagnosis, int]:
+    """The proofs, and the iterations that are left."""
     gaps = any(finding.measure == "gap" for finding in diagnosis.findings) and data.has_iterations
     judge = Judge(data, base_trial(data, gaps=gaps), Yardstick.of(data))
     bench = Bench(data, budget)
@@ -58,7 +73,7 @@ def prove(
             bench.take(chosen, crew.run(orders, len(data.iterations)))
 
     found = diagnosis
-    with TrialCrew(data.setup, workers, done=tell, cancelled=cancelled or (lambda: False)) as crew:
+    with TrialCrew(data.setup, workers, done=tell, cancelled=cancelled) as crew:
         for turn in range(ROUNDS):
             replayed([change.sets for change in _wanted(found.findings, turn)])
             found = replace(found, findings=tuple(_judged(each, judge, bench, turn) for each in found.findings))
@@ -66,7 +81,7 @@ def prove(
             replayed([sets for each in lesser for sets in each])
             leaner = [ablated(each, less, judge, bench) for each, less in zip(found.findings, lesser, strict=True)]
             found = replace(found, findings=tuple(leaner))
-    return replace(found, findings=_ranked(found.findings))
+    return replace(found, findings=_ranked(found.findings)), bench.left
 
 
 def _wanted(findings: Sequence[Finding], turn: int) -> list[Change]:
