@@ -42,6 +42,8 @@ def slice_of(given: Mapping[str, Any], span_ns: int, t0_ns: int | None) -> Slice
         spread_ticks=bool(given.get("spread_ticks")),
         sessions=_sessions(given.get("sessions")),
         seed=given.get("seed", 0),
+        isl_scale=given.get("isl_scale", 1.0),
+        osl_scale=given.get("osl_scale", 1.0),
     )
 
 
@@ -74,6 +76,7 @@ def slice_lines(source: TraceSource) -> Iterator[str]:
         yield f"thin: {part.thin[0]} of {part.thin[1]} {whole[source.by or 'request']}; each stands for {source.weight:.4g}"
     if part.spread_ticks:
         yield f"spread: arrivals are spread inside ticks of {source.tick_ns / 1e9:g} s by seed {part.seed}"
+    yield from _length_lines(source)
     yield from _session_lines(source)
     if source.left_out:
         yield f"{source.left_out:,} requests of the trace are left out: they failed or were cancelled in it, or have no tokens"
@@ -83,6 +86,25 @@ def _sessions(text: str | None) -> str | None:
     if text is not None:
         parse_sessions(text)
     return text
+
+
+def _length_lines(source: TraceSource) -> Iterator[str]:
+    """What became of prompts, outputs and shared prefixes at other lengths."""
+    part = source.part
+    if not part.scales_lengths:
+        return
+    yield (f"lengths: prompts x{part.isl_scale:g}, outputs x{part.osl_scale:g}; latencies that the trace observed are of its own"
+           " lengths and left out")  # fmt: skip
+    if source.run_offsets is None:
+        return
+    if part.isl_scale > 1:
+        yield ("prefixes: what is added to a prompt stands at its end and is nobody else's, so the prefix hashes break there: the"
+               " same blocks are shared as before, by longer prompts")  # fmt: skip
+    elif part.isl_scale < 1:
+        yield ("prefixes: a prompt keeps its first blocks only, so the prefix hashes break where it is cut: what was shared"
+               " behind that is shared no more")  # fmt: skip
+    if part.osl_scale != 1 and source.parent is not None:
+        yield "prefixes: outputs are of another length than the next turn's prompt has room for; it does not grow with them"
 
 
 def _session_lines(source: TraceSource) -> Iterator[str]:

@@ -15,16 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from replay_engine.config import ConfigError
 from replay_engine.policy import Policy, apply_set
-from replay_engine.profile import load_profile
-from tracekit.errors import UsageError
 from tracekit.experiments.run import _READING
 from tracekit.store import Store
 from tuner.cells import CELLS, CellFile, Replays
 from tuner.objective import attainment, bisect_rate, fewest
 from tuner.plan import TunePlan
-from tuner.planning import make_plan
+from tuner.planning import cards_of, make_plan
+from tuner.what_if import resolve_what_if
 from tuner.windows import WindowSources
 
 __all__ = ["CapacityReport", "capacity"]
@@ -36,7 +34,7 @@ _DEFAULTS: dict[str, Any] = {
     "goodput": None, "policy": None, "sets": (), "profile": None, "space": None, "objective": "goodput", "target": 0.9,
     "price_per_hour": None, "windows": 4, "holdout": 0, "split": "alternate", "length": None, "window": None, "rate_scale": 1.0,
     "where": None, "thin": None, "by": None, "spread_ticks": False, "sessions": None, "also": (), "seed": 0,
-    "accept_degraded": False,
+    "accept_degraded": False, "isl_scale": 1.0, "osl_scale": 1.0,
 }  # fmt: skip
 Say = Callable[[str], None]
 
@@ -53,7 +51,8 @@ class CapacityReport:
 def capacity(trace: str, *, slo: str | None = None, what_if: Sequence[str] = (), db: str | Path = "tracekit.duckdb",
              say: Say | None = None, **options: Any) -> CapacityReport:  # fmt: skip
     """The knee of ``trace`` under the current policy, and under each of ``what_if``: ``knob=value`` settings separated by
-    spaces, or ``profile=NAME``. Options are those of ``tune``. Errors: ``UsageError``, ``InputError``, ``ConfigError``."""
+    spaces, and what ``tuner.what_if`` knows besides: hardware, tensor parallel, KV precision, lost replicas. Options are those of
+    ``tune``, and ``isl_scale`` and ``osl_scale``. Errors: ``UsageError``, ``InputError``, ``ConfigError``."""
     if unknown := set(options) - set(_DEFAULTS) - set(_READING):
         raise TypeError(f"capacity() got an unexpected keyword argument '{min(unknown)}'")
     lines: list[str] = []
@@ -137,16 +136,13 @@ class _Measured:
         return rates
 
     def what_if(self, text: str, base: Mapping[str, Any]) -> dict[str, Any]:
-        """Another policy, or another profile's hardware, at the same SLO."""
-        plan, pairs = self._plan, text.split()
-        profile = next((load_profile(pair.partition("=")[2]) for pair in pairs if pair.startswith("profile=")), None)
-        sets = [pair for pair in pairs if not pair.startswith("profile=")]
-        try:
-            policy = apply_set(plan.policy, sets, profile or plan.profile)
-        except ConfigError as error:
-            raise UsageError(f"--what-if '{text}': {error}") from None
-        found = self.knee(policy, profile)
-        return {"what": text, **found, "over_current": found["factor"] / base["factor"] if base["factor"] else None}
+        """Another policy, other hardware, other precision or fewer replicas, at the same SLO."""
+        changed = resolve_what_if(self._plan, text)
+        found = self.knee(changed.policy, changed.profile)
+        cards = cards_of(changed.policy, changed.profile)
+        over = found["factor"] / base["factor"] if base["factor"] else None
+        return {"what": text, **found, "notes": changed.notes, "cards": cards, "over_current": over,
+                "requests_per_s_per_card": found["requests_per_s"] / cards}  # fmt: skip
 
 
 def _text(document: Mapping[str, Any]) -> str:
@@ -165,7 +161,9 @@ def _text(document: Mapping[str, Any]) -> str:
         lines.append("")
         lines += _knee_lines(row, document["target"], f"What if {row['what']}")
         if row["over_current"] is not None:
-            lines.append(f"  {row['over_current']:.2f} times the current capacity")
+            cards = f"{row['cards']} card{'s' * (row['cards'] > 1)}: {row['requests_per_s_per_card']:.3g} requests/s each"
+            lines.append(f"  {row['over_current']:.2f} times the current capacity; on {cards}")
+        lines += [f"  {note}" for note in row["notes"]]
     return "\n".join(lines) + "\n"
 
 

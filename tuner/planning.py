@@ -25,6 +25,7 @@ from tuner.windows import split_windows, windows_of
 
 __all__ = ["base_of", "cards_of", "make_plan", "planned_trace"]
 
+SCALES = ("isl_scale", "osl_scale")
 PART = ("limit", "where", "thin", "by", "spread_ticks", "sessions", "seed")
 Say = Callable[[str], None]
 
@@ -74,7 +75,8 @@ def planned_trace(store: Store, given: Mapping[str, Any], name: str, policy: Pol
     """A trace's windows, split; and all of its requests, as the options take them."""
     options = {**given, "inputs": [name]}
     trace, name, t0_ns, span_ns = _trace(store, options, tell)
-    part = slice_of({each: given[each] for each in PART if each != "limit"}, span_ns, t0_ns)
+    chosen = {each: given[each] for each in PART if each != "limit"} | {each: given.get(each, 1.0) for each in SCALES}
+    part = slice_of(chosen, span_ns, t0_ns)
     with store.read() as con:
         digest = str(con.execute("SELECT digest FROM traces WHERE trace = ?", [trace]).fetchall()[0][0])
         lead = lead_in_ns(con, trace, profile)
@@ -85,7 +87,7 @@ def planned_trace(store: Store, given: Mapping[str, Any], name: str, policy: Pol
     length = parse_duration_ns(given["length"], where="--length") if given["length"] else None
     stretch = parse_window(given["window"], span_ns, t0_ns) if given["window"] else None
     layout = lay_windows(source.start_ns, given["windows"] + given["holdout"], length_ns=length, lead_in_ns=lead, part=stretch)
-    shared = {each: getattr(part, each) for each in PART}
+    shared = {each: getattr(part, each) for each in (*PART, *(each for each in SCALES if chosen[each] != 1.0))}
     windows = windows_of(layout, source, trace=trace, name=name, digest=digest, lead_in_ns=lead, part=shared,
                          rate_scale=given["rate_scale"])  # fmt: skip
     notes = list(layout.notes)

@@ -16,14 +16,18 @@ __all__ = ["register"]
 Trace = Annotated[str, typer.Argument(metavar="TRACE", help="A file or the name of a loaded trace.")]
 WhatIf = Annotated[
     list[str] | None,
-    typer.Option("--what-if", metavar="'KNOB=VALUE ...'", help="The knee under other settings, or profile=NAME; repeatable."),
+    typer.Option("--what-if", metavar="'KNOB=VALUE ...'", help="The knee under other settings; also profile=NAME, hardware=NAME,"
+                 " tensor_parallel=N, kv_cache_dtype=fp8, lose=N replicas; repeatable."),
 ]
+IslScale = Annotated[float, typer.Option(metavar="X", help="Prompts X times as long; says where that breaks prefix hashes.")]
+OslScale = Annotated[float, typer.Option(metavar="X", help="Outputs X times as long.")]
 
 
 def capacity(
     trace: Trace, slo: SloOption = None, goodput: Goodput = None, policy: Base = None, sets: Sets = None, profile: Profile = None,
     target: Target = 0.9, what_if: WhatIf = None, windows: Windows = 4, length: Length = None, window: Stretch = None,
-    rate_scale: RateScale = 1.0, where: Where = None, thin: Thin = None, by: ByOption = None, spread_ticks: SpreadTicks = False,
+    rate_scale: RateScale = 1.0, isl_scale: IslScale = 1.0, osl_scale: OslScale = 1.0,
+    where: Where = None, thin: Thin = None, by: ByOption = None, spread_ticks: SpreadTicks = False,
     sessions: Sessions = None, seed: Seed = 0, accept_degraded: AcceptDegraded = False, db: Db = DEFAULT_DB,
     as_json: AsJson = False, debug: Debug = False,
 ) -> int:  # fmt: skip

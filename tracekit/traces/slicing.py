@@ -35,7 +35,8 @@ class Slice:
     predicate over the view ``requests``. ``thin``: (numerator, denominator); groups are kept or left whole, chosen by ``seed``.
     ``by``: ``session``, ``prefix`` (requests that share the first block that only few hold) or ``request``; ``None``: the first
     of these that the trace has. ``spread_ticks``: uniform inside the tick by ``seed``. ``sessions``: where sessions start
-    (``poisson:rate=0.1``, ``start_together``), or ``as_recorded``: every turn at its recorded time. Errors: ``UsageError``.
+    (``poisson:rate=0.1``, ``start_together``), or ``as_recorded``: every turn at its recorded time. ``isl_scale``, ``osl_scale``:
+    prompts and outputs so many times as long. Errors: ``UsageError``.
     """
 
     window_ns: tuple[int, int] | None = None
@@ -48,10 +49,15 @@ class Slice:
     spread_ticks: bool = False
     seed: int = 0
     sessions: str | None = None
+    isl_scale: float = 1.0
+    osl_scale: float = 1.0
 
     def __post_init__(self) -> None:
         if not (self.rate_scale > 0 and np.isfinite(self.rate_scale)):
             raise UsageError(f"--rate-scale {self.rate_scale}: expected a number above 0")
+        for name, factor in (("isl", self.isl_scale), ("osl", self.osl_scale)):
+            if not (factor > 0 and np.isfinite(factor)):
+                raise UsageError(f"--{name}-scale {factor}: expected a number above 0")
         if self.window_ns is not None and self.window_ns[1] <= self.window_ns[0]:
             raise UsageError(f"--window {self.window_ns[0]}:{self.window_ns[1]} ns: expected an end after its begin")
         if self.by is not None and self.thin is None:
@@ -70,10 +76,17 @@ class Slice:
         return self.where is not None or self.thin is not None
 
     @property
+    def scales_lengths(self) -> bool:
+        """Whether requests are of other lengths than in the trace."""
+        return (self.isl_scale, self.osl_scale) != (1.0, 1.0)
+
+    @property
     def is_whole(self) -> bool:
         """Whether it is the trace as it is."""
-        return self == WHOLE or (self.window_ns is None and self.limit is None and self.rate_scale == 1.0
-                                 and not self.picks and not self.spread_ticks and self.sessions is None)  # fmt: skip
+        return self == WHOLE or (
+            self.window_ns is None and self.limit is None and self.rate_scale == 1.0 and not self.scales_lengths
+            and not self.picks and not self.spread_ticks and self.sessions is None
+        )  # fmt: skip
 
 
 WHOLE = Slice()

@@ -1,0 +1,137 @@
+"""What a capacity question may change besides the policy's knobs: the hardware, how many cards share the model, the precision of
+KV, how many replicas are left. All of it is arithmetic on the profile, marked as an estimate; nothing of it was measured.
+
+``tensor_parallel`` and ``hardware`` go by the roofline (``replay_engine.calibration.roofline``): with the same card, the ratio of
+both rooflines scales the profile's own costs; another card has the roofline's costs. ``kv_cache_dtype=fp8`` halves KV of 16 bits,
+and with it what a decode reads. ``lose=N``: the fleet without N of its replicas.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+
+from replay_engine.calibration.accelerators import Accelerator, find_accelerator
+from replay_engine.calibration.model_config import ReadModel
+from replay_engine.calibration.roofline import Roofline, roofline
+from replay_engine.config import ConfigError
+from replay_engine.policy import Policy, apply_set
+from replay_engine.profile import Latency, ModelFacts, Profile, load_profile
+from tracekit.errors import UsageError, shown
+from tuner.plan import TunePlan
+
+__all__ = ["WhatIf", "resolve_what_if", "with_fp8_kv", "with_hardware", "with_tensor_parallel"]
+
+OURS = ("profile", "hardware", "tensor_parallel", "kv_cache_dtype", "lose")
+
+
+@dataclass(slots=True, kw_only=True)
+class WhatIf:
+    """The policy and the profile in question; ``notes``: what a person must know of them."""
+
+    policy: Policy
+    profile: Profile
+    notes: list[str] = field(default_factory=list)
+
+
+def resolve_what_if(plan: TunePlan, text: str) -> WhatIf:
+    """``knob=value`` settings and the words above, separated by spaces. Errors: ``UsageError`` with the reason."""
+    pairs = [pair.partition("=") for pair in text.split()]
+    own = {name: value for name, _, value in pairs if name in OURS}
+    sets = [f"{name}={value}" for name, _, value in pairs if name not in OURS]
+    try:
+        found = WhatIf(policy=plan.policy, profile=_profile(plan.profile, own))
+        found.policy = apply_set(plan.policy, [*sets, *_survivors(plan.policy, sets, own)], found.profile)
+    except ConfigError as error:
+        raise UsageError(f"--what-if '{shown(text)}': {error}") from None
+    changed = [name for name in ("hardware", "tensor_parallel", "kv_cache_dtype") if name in own]
+    if changed:
+        found.notes.append(f"ESTIMATE: {', '.join(changed)} by arithmetic on {plan.profile.name}, nothing of it was measured")
+    if (changed or "profile" in own) and not found.policy.estimated:
+        found.notes.append("num_gpu_blocks is given and stays as it is: left out, it would follow from the memory")
+    return found
+
+
+def _profile(profile: Profile, own: dict[str, str]) -> Profile:
+    if "profile" in own:
+        profile = load_profile(own["profile"])
+    cards = _whole("tensor_parallel", own["tensor_parallel"]) if "tensor_parallel" in own else None
+    if "hardware" in own:
+        profile = with_hardware(profile, own["hardware"], cards)
+    elif cards is not None:
+        profile = with_tensor_parallel(profile, cards)
+    if "kv_cache_dtype" in own:
+        if own["kv_cache_dtype"] != "fp8":
+            raise ConfigError(f"kv_cache_dtype={shown(own['kv_cache_dtype'])}: expected fp8")
+        profile = with_fp8_kv(profile)
+    return profile
+
+
+def _survivors(policy: Policy, sets: list[str], own: dict[str, str]) -> list[str]:
+    if "lose" not in own:
+        return []
+    given = [pair.partition("=")[2] for pair in sets if pair.startswith("fleet.replicas=")]
+    replicas = _whole("fleet.replicas", given[-1]) if given else policy.rules.fleet.replicas
+    lost = _whole("lose", own["lose"])
+    if policy.rules.pd.prefill or lost >= replicas:
+        raise ConfigError(f"lose={lost}: {replicas} replica{'s' * (replicas > 1)} of one kind; expected fewer than there are")
+    return [f"fleet.replicas={replicas - lost}"]
+
+
+def _whole(name: str, text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise ConfigError(f"{name}={shown(text)}: expected a whole number above 0")
+    return int(text)
+
+
+def with_tensor_parallel(profile: Profile, cards: int) -> Profile:
+    """The profile with its model split over ``cards`` cards: its costs by the ratio of the rooflines. ``ConfigError``: no facts, a
+    card whose link is not known, or heads that do not divide."""
+    model, card = _model(profile), _card(profile)
+    assert profile.hardware is not None
+    before, after = roofline(model, card, profile.hardware.tensor_parallel), roofline(model, card, cards)
+    scaled = {}
+    for name, cost in asdict(profile.latency).items():
+        old, new = getattr(before.latency, name), getattr(after.latency, name)
+        scaled[name] = cost * new / old if old else cost
+    hardware = replace(profile.hardware, count=cards, tensor_parallel=cards)
+    return replace(profile, name=f"{profile.name} x tp{cards}", latency=Latency(**scaled), hardware=hardware,
+                   provenance=_estimated(profile, f"tensor parallel {cards}"))  # fmt: skip
+
+
+def with_hardware(profile: Profile, name: str, cards: int | None) -> Profile:
+    """The profile's model on another card, by the roofline alone. ``ConfigError``: a card that is not known, or a model that does
+    not fit."""
+    model, card = _model(profile), find_accelerator(name)
+    assert profile.hardware is not None
+    found: Roofline = roofline(model, card, cards or profile.hardware.tensor_parallel)
+    return replace(profile, name=f"{model.facts.name} on {card.name}", latency=found.latency, hardware=found.hardware, fit={},
+                   provenance=_estimated(profile, card.name))  # fmt: skip
+
+
+def with_fp8_kv(profile: Profile) -> Profile:
+    """The profile with KV of 8 bits. ``ConfigError``: no facts of the model, or a KV that is of 8 bits already."""
+    facts = _model(profile).facts
+    elements = 2 * facts.layers * facts.kv_heads * facts.head_dim
+    if facts.kv_bytes_per_token <= elements:
+        raise ConfigError("kv_cache_dtype=fp8: the profile's KV is of 8 bits already")
+    share = elements / facts.kv_bytes_per_token
+    latency = replace(profile.latency, e_ns=profile.latency.e_ns * share)
+    return replace(profile, name=f"{profile.name} x kv fp8", latency=latency, model=replace(facts, kv_bytes_per_token=elements),
+                   provenance=_estimated(profile, "KV of 8 bits"))  # fmt: skip
+
+
+def _model(profile: Profile) -> ReadModel:
+    facts: ModelFacts | None = profile.model
+    if facts is None or profile.hardware is None:
+        raise ConfigError(f"profile {profile.name} does not say its model and hardware; expected one that does, as h100")
+    kind = "fp8" if facts.weight_bytes < 1.5 * facts.parameters else "bfloat16"
+    return ReadModel(facts=facts, dtype=kind, kv_dtype="bfloat16", heads=facts.hidden_size // facts.head_dim, weights="profile")
+
+
+def _card(profile: Profile) -> Accelerator:
+    assert profile.hardware is not None
+    return find_accelerator(profile.hardware.name)
+
+
+def _estimated(profile: Profile, what: str) -> dict[str, str]:
+    return {**profile.provenance, "kind": f"estimate: {profile.name} with {what}, by arithmetic"}
