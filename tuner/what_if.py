@@ -84,8 +84,8 @@ def _whole(name: str, text: str) -> int:
 
 
 def with_tensor_parallel(profile: Profile, cards: int) -> Profile:
-    """The profile with its model split over ``cards`` cards: its costs by the ratio of the rooflines. ``ConfigError``: no facts, a
-    card whose link is not known, or heads that do not divide."""
+    """The profile with its model split over ``cards`` cards: its costs by the ratio of the rooflines. ``ConfigError``: no
+    facts, a card that is not known, or heads that do not divide."""
     model, card = _model(profile), _card(profile)
     assert profile.hardware is not None
     before, after = roofline(model, card, profile.hardware.tensor_parallel), roofline(model, card, cards)

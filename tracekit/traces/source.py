@@ -11,6 +11,7 @@ import numpy.typing as npt
 from replay_engine.types import RequestBatch
 from tracekit.errors import InputError, UsageError
 from tracekit.traces.arrow_columns import aligned, codes, column_of, ints, known
+from tracekit.traces.lengths import cut_runs, scale_lengths
 from tracekit.traces.session_tree import roots_of
 from tracekit.traces.sessions import Placement, Turns, choose_turns, placement_of
 from tracekit.traces.slicing import WHOLE, Chosen, Slice, choose_rows, tables_of
@@ -69,13 +70,13 @@ class TraceSource:
         self._turns(turns)
         self._columns(arrivals, aligned(extras, self.req_idx), turns)
         if part.scales_lengths:
-            self._scale_lengths(part.isl_scale, part.osl_scale)
+            scale_lengths(self, part.isl_scale, part.osl_scale)
         self.counted: npt.NDArray[np.bool_] = deciding >= first
         last = int(deciding.max()) if window is None or ended else window[1]
         self.window_ns = max(round((last - first) / part.rate_scale), 0)
         self._prefix(runs, arrivals, block_tokens)
         if part.isl_scale < 1:
-            self._cut_runs()
+            cut_runs(self)
 
     @classmethod
     def from_database(cls, con: duckdb.DuckDBPyConnection, trace_id: int, part: Slice = WHOLE) -> TraceSource:
@@ -156,28 +157,6 @@ class TraceSource:
         self.deadline_ns = self._after_arrival(known(table, "deadline_ns"), turns.recorded)
         self.cancel_ns = self._after_arrival(known(table, "cancel_ns"), turns.recorded)
 
-    def _scale_lengths(self, prompts: float, outputs: float) -> None:
-        """Other lengths, at least a token each. What was observed in the trace is not of these requests any more."""
-        self.prompt_tokens = _scaled(self.prompt_tokens, prompts)
-        self.output_tokens = _scaled(self.output_tokens, outputs)
-        for name in ("max_tokens", "predicted_tokens"):
-            if (known_tokens := getattr(self, name)) is not None:
-                setattr(self, name, np.where(known_tokens < 0, known_tokens, _scaled(known_tokens, outputs)))
-        self.obs_queue_ns = self.obs_ttft_ns = self.obs_tpot_ns = self.obs_e2e_ns = None
-
-    def _cut_runs(self) -> None:
-        """Prefix runs end with their prompts."""
-        if self.run_offsets is None:
-            return
-        blocks = -(-self.prompt_tokens // self.block_tokens)
-        most = np.repeat(blocks, np.diff(self.run_offsets))
-        length = np.clip(most - self.run_pos, 0, self.run_len)
-        owner = np.repeat(np.arange(self.total), np.diff(self.run_offsets))[length > 0]
-        self.run_offsets = np.searchsorted(owner, np.arange(self.total + 1)).astype(np.int64)
-        self.run_pos, self.run_first = self.run_pos[length > 0], self.run_first[length > 0]
-        self.run_len = length[length > 0]
-        self.shared_blocks = np.minimum(self.shared_blocks, blocks)
-
     def _after_arrival(self, moment: Ints | None, recorded: Ints) -> Ints | None:
         """A moment on the trace's clock to the engine's: its distance from the arrival stays, whatever the rate. For a request
         with a parent the distance itself, since nobody knows yet when it is released."""
@@ -237,11 +216,6 @@ class TraceSource:
             batch.run_pos, batch.run_first, batch.run_len = self.run_pos[runs], self.run_first[runs], self.run_len[runs]
             batch.shared_blocks = self.shared_blocks[part]
         return batch
-
-
-def _scaled(tokens: Ints, factor: float) -> Ints:
-    """Lengths so many times as long, at least a token."""
-    return np.maximum(np.rint(tokens * factor), 1).astype(np.int64)
 
 
 def _extras(con: duckdb.DuckDBPyConnection, where: str) -> pa.Table | None:
