@@ -1,0 +1,189 @@
+"""The dashboard as it is served: what a page and a figure weigh, how long a brush takes, and twenty who brush at once.
+
+``python -m benchmarks.dashboard_served [--json] [--iterations N] [--clients 20] [--brushes N] [--sequences N]``. A server in a
+process of its own over a made-up run; clients ask over HTTP as a page does, one thread each. ``--sequences N`` also plays N
+drawn orders of killing a job, restarting the server and loading the page again (0: none).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from benchmarks.dashboard import record_run
+from benchmarks.figures import Figure, Report, run_main
+from tests.dashboards.asking import Asker, over_http
+from tests.dashboards.browser import ARGUMENTS, chromium
+from tests.dashboards.sequences import play
+from tracekit.replay import replay
+from tracekit.store import Store, list_runs
+
+__all__ = ["main", "measure"]
+
+MB = 1e6
+DRAWN = "() => document.querySelectorAll('#timeline .scatterlayer .trace path.js-fill').length >= 5"
+
+
+def _compressed(url: str, body: bytes | None = None) -> tuple[bytes, int]:
+    """An answer unpacked as far as it is text to look through, and its bytes on the wire."""
+    import gzip
+
+    headers = {"Accept-Encoding": "gzip", "Content-Type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=120) as answer:
+        data = answer.read()
+        packed = answer.headers.get("Content-Encoding") == "gzip"
+    return gzip.decompress(data) if packed else data, len(data)
+
+
+def _figure_mb(url: str, run: int) -> float:
+    """MB on the wire of the answer that holds the timeline's figure."""
+    sizes: list[int] = []
+
+    def fetch(path: str, body: bytes | None) -> bytes:
+        data, size = _compressed(url.rstrip("/") + path, body)
+        sizes.append(size)
+        return data
+
+    Asker(fetch).ask(f"?run={run}")
+    return sizes[-1] / MB
+
+
+def _first_visit(url: str, run: int, repeats: int) -> tuple[float | None, float | None, str]:
+    """Seconds to a drawn timeline in a browser with an empty cache (median), and MB on the wire until then; why not."""
+    path = chromium()
+    if path is None:
+        return None, None, "no Chromium"
+    from playwright.sync_api import sync_playwright
+
+    spent, weighed = [], []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        for _ in range(repeats):
+            page = browser.new_context(viewport={"width": 1400, "height": 1100}).new_page()
+            sizes: list[Any] = []
+            page.on("requestfinished", lambda request, sizes=sizes: sizes.append(request))
+            began = time.perf_counter()
+            page.goto(f"{url}timeline?run={run}")
+            page.wait_for_function(DRAWN, timeout=120_000)
+            spent.append(time.perf_counter() - began)
+            weighed.append(sum(each.sizes()["responseBodySize"] for each in sizes) / MB)
+            page.context.close()
+        browser.close()
+    return statistics.median(spent), statistics.median(weighed), "timeline, empty cache, headless Chromium on this machine"
+
+
+def _brushes(url: str, run: int, count: int, seed: int, span_s: float) -> list[float]:
+    """Seconds of each of ``count`` windows drawn at random, asked for one after the other by one page."""
+    draw = random.Random(seed)
+    page = Asker(over_http(url))
+    spent = []
+    for _ in range(count):
+        begin = draw.random() * span_s * 0.9
+        end = begin + span_s * (0.01 + 0.09 * draw.random())
+        began = time.perf_counter()
+        page.ask(f"?run={run}&t={begin:.3f}-{end:.3f}")
+        spent.append(time.perf_counter() - began)
+    return spent
+
+
+def measure(options: argparse.Namespace) -> Report:
+    """All figures."""
+    report = Report(benchmark="dashboard_served", notes=[f"{options.iterations:,} iterations; wall time over HTTP, no browser"])
+    with tempfile.TemporaryDirectory(prefix="tracekit-bench-") as name:
+        store = Store(Path(name) / "large.duckdb")
+        run = record_run(store, options.iterations)
+        command = [sys.executable, "-m", "tracekit.cli.main", "dashboard", "--db", str(store.path), "--port", "0", "--json"]
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        try:
+            _served(report, _address(server), psutil.Process(server.pid), run, options)
+        finally:
+            server.terminate()
+            server.wait(30)
+        if options.sequences:
+            _sequences(report, Path(name), options.sequences)
+    return report
+
+
+def _address(server: subprocess.Popen[str]) -> str:
+    lines: list[str] = []
+    assert server.stdout is not None
+    while lines[-1:] != ["}\n"]:
+        lines.append(server.stdout.readline())
+    return str(json.loads("".join(lines))["url"])
+
+
+def _served(report: Report, url: str, process: psutil.Process, run: int, options: argparse.Namespace) -> None:
+    began = time.perf_counter()
+    shown = Asker(over_http(url)).ask(f"?run={run}")
+    first = time.perf_counter() - began
+    span_s = float(shown["end.value"])
+    seen = "longest iteration 10 s" in str(shown["summary.children"])
+    figure_mb = _figure_mb(url, run)
+    paint_s, page_mb, how = _first_visit(url, run, options.visits)
+    cpu = sum(process.cpu_times()[:2])
+    alone = _brushes(url, run, options.brushes, 0, span_s)
+    cpu = (sum(process.cpu_times()[:2]) - cpu) / options.brushes
+    with ThreadPoolExecutor(options.clients) as pool:
+        jobs = [pool.submit(_brushes, url, run, options.brushes, seed, span_s) for seed in range(options.clients)]
+        together = [each for job in jobs for each in job.result()]
+    figures = {
+        "first_answer_s": (first, "s", 2.0, "read from the database, drawn whole, over HTTP"),
+        "brush_p95_ms": (1e3 * float(np.percentile(alone, 95)), "ms", 300.0, "one page"),
+        "brush_server_cpu_ms": (1e3 * cpu, "ms", 60.0, "the server's CPU a brush, mean; columns cached"),
+        "first_paint_s": (paint_s, "s", 2.0, how),
+        "page_mb": (page_mb, "MB", 3.0, "on the wire until the timeline is drawn"),
+        "figure_mb": (figure_mb, "MB", 0.7, "the answer with the figure, gzip"),
+        "clients_p95_s": (float(np.percentile(together, 95)), "s", 1.0, f"{options.clients} clients brushing at once"),
+        "memory_mb": (process.memory_info().rss / 2**20, "MiB", 1024.0, "of the server after that"),
+    }
+    for name, (value, unit, target, note) in figures.items():
+        report.figures[name] = Figure(value=value, unit=unit, target=target, at_most=True, note=note)
+    report.figures["worst_seen"] = Figure(
+        value=float(seen), unit="", target=1, reference="the planted 10-s iteration at full zoom-out"
+    )
+
+
+def _sequences(report: Report, folder: Path, count: int) -> None:
+    trace = folder / "trace.jsonl"
+    shape = ["--requests", "3000", "--arrival", "poisson:rate=4", "--input", "200", "--output", "uniform:200,400"]
+    subprocess.run([sys.executable, "-m", "tracekit.cli.main", "synth", *shape, str(trace)], check=True, capture_output=True)
+    replay(str(trace), db=str(folder / "plain.duckdb"), engine="sim", sets=("max_num_seqs=8",), diagnose=False)
+    iterations = int(list_runs(Store(folder / "plain.duckdb"))[0]["iterations"])
+    words = ["replay", "--engine=sim", "--set=max_num_seqs=8", "--no-diagnose", "--", str(trace)]
+    whole = 0
+    for seed in range(count):
+        own = folder / f"sequence-{seed}"
+        own.mkdir()
+        play(own, words, seed, iterations)
+        whole += 1
+    report.figures["sequences_whole"] = Figure(value=whole, unit="", target=count, note="nothing lost, what was said true")
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--iterations", type=int, default=1_000_000)
+    parser.add_argument("--clients", type=int, default=20)
+    parser.add_argument("--brushes", type=int, default=15, help="of each client")
+    parser.add_argument("--visits", type=int, default=5, help="in a browser with an empty cache")
+    parser.add_argument("--sequences", type=int, default=0)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measure and print."""
+    run_main("dashboard_served", "The dashboard over HTTP.", measure, argv, _options)
+
+
+if __name__ == "__main__":
+    main()
