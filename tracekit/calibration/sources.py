@@ -105,6 +105,16 @@ KINDS: dict[str, Kind] = {
         reads="tracekit.calibration.vllm_log:calibrate_vllm_log",
         options=frozenset({"sets", "prior"}),
     ),
+    "vllm-stats": Kind(
+        what="a vLLM log with its ten-second statistics",
+        reads="tracekit.calibration.vllm_stats:calibrate_vllm_stats",
+        options=frozenset({"sets", "prior"}),
+    ),
+    "prometheus": Kind(
+        what="snapshots of vLLM's Prometheus metrics, in a file or a folder of files",
+        reads="tracekit.calibration.prometheus:calibrate_prometheus",
+        options=frozenset({"sets", "prior"}),
+    ),
     "sglang-log": Kind(
         what="the batch lines of an SGLang log",
         reads="tracekit.calibration.sglang_log:calibrate_sglang_log",
@@ -126,7 +136,8 @@ KINDS: dict[str, Kind] = {
         options=frozenset({"sets", "policy", "prior"}),
     ),
 }
-FILES = frozenset({"vllm-log", "sglang-log", "events", "roofline"})
+FILES = frozenset({"vllm-log", "vllm-stats", "prometheus", "sglang-log", "events", "roofline"})
+FOLDERS = frozenset({"roofline", "prometheus"})
 ALWAYS = frozenset({"source", "db", "seed", "progress"})
 OPTIONS = {
     "sets": "--set", "policy": "--policy", "prior": "--profile", "model": "--model", "hardware": "--hardware",
@@ -151,7 +162,7 @@ def calibrate_source(request: SourceRequest, kind: str | None = None) -> Written
     path = Path(request.source)
     if name in FILES and not path.exists():
         raise UsageError(f"{shown(request.source, 200)}: no such file; expected {found.what}")
-    if name in FILES and path.is_dir() and name != "roofline":
+    if name in FILES and path.is_dir() and name not in FOLDERS:
         raise UsageError(f"{shown(request.source, 200)}: a folder; expected {found.what}")
     module, _, function = found.reads.partition(":")
     read: Callable[[SourceRequest], Written] = getattr(import_module(module), function)
@@ -182,6 +193,7 @@ def find_kind(request: SourceRequest) -> str:
 _LOOK = 1 << 20
 _MARKS = {
     "vllm-log": (b"Iteration(", b"iteration elapsed time"), "events": (b'"decode_seqs"', b'"prefill_tokens"'),
+    "vllm-stats": (b"Avg prompt throughput: ", b"Avg generation throughput: "), "prometheus": (b"vllm:generation_tokens_total",),
     "sglang-log": (b"Decode batch", b"#running-req"), "roofline": (b'"num_hidden_layers"', b'"hidden_size"'),
 }  # fmt: skip
 """What the start or the middle of a file of each kind contains."""

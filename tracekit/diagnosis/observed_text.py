@@ -52,7 +52,8 @@ def render_observed(report: ObservedReport) -> str:
     lines += [f"   {part.replace('_', ' '):18} {span_text(ns):>9}   {share(ns / total)}" for part, ns in sums.items()]
     lines += [f"   {_WORDS[each.what]}: {each.value:,.0f} in {share(each.share)} of that time" for each in seen.plateaus()]
     if report.beside is not None:
-        lines += ["", report.beside.words, *expected_lines(report.beside.expected)]
+        lines += ["", report.beside.words]
+        lines += [] if report.beside.why_not else list(expected_lines(report.beside.expected))
     for number, finding in enumerate(found.findings, 1):
         mine = report.data if finding.changes or finding.proofs else None
         mark = f"{number}." if finding.under is None else "   a consequence of it:"

@@ -78,6 +78,9 @@ def report_of(found: ObservedFit, known: Known, prior: Profile | None, trace: st
     tables = [_terms_table(found), _limits_table(found), errors_table(errors, "same run: what it was fitted to, replayed")]
     lines = [f"{_COUNTED[found.best.misfit.counting]}: the way that leaves the least error"]
     lines += [f"policy: {note}" for note in known.notes]
+    held = " ".join(f"--set {knob}={str(value).lower()}" for knob, value in profile.fit["settings"].items())
+    if held:
+        lines.append(f"a replay takes other settings unless they are given; those that it holds under: {held}")
     if profile.model is not None:
         lines += [f"implied by {what}: {value}" for what, value in implied(profile.latency, profile.model, profile.hardware)]
     elif profile.synthetic:
