@@ -70,10 +70,17 @@ def frame(db: Path, banner: str | None, *, signed_in: bool = False) -> Any:
 
 def _side(db: Path, signed_in: bool) -> Any:
     themes = {"system": "as the system", "light": "light", "dark": "dark"}
-    choice = dcc.RadioItems(themes, "system", id="theme-choice", inline=True, persistence=True, persistence_type="local")
+    choice = dmc.RadioGroup(
+        dmc.Stack([dmc.Radio(label=text, value=name, size="xs") for name, text in themes.items()], gap=6),
+        id="theme-choice",
+        value="system",
+        persistence=True,
+        persistence_type="local",
+        **aria("Theme"),
+    )
     foot = [
         html.Span(db.name, className="database", title=str(db)),
-        html.Div(choice, className="themes", role="group", **aria("Theme")),
+        html.Div(choice, className="themes"),
         html.Button("Keys ?", id="help-open", type="button"),
     ]
     if signed_in:

@@ -48,7 +48,7 @@ def figure_with_table(
     return html.Figure(
         [
             html.Figcaption(said, id=f"{name}-said", className="summary"),
-            html.Div(dcc.Graph(id=name, figure=figure, config=GRAPH), role="img", **aria(said)),
+            html.Div(dcc.Graph(id=name, figure=figure, config=GRAPH), role="group", **aria(said)),
             html.Details([html.Summary("The same as a table"), table], open=opened),
         ],
         className="drawn",

@@ -7,12 +7,16 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from dashboards.queries import RunBook
+from dashboards.words import percent
 from tracekit.diagnosis.diagnose import diagnose
 from tracekit.diagnosis.verdict import build_verdict
 from tracekit.diagnosis.wording import figure_text
 from tracekit.errors import UsageError
 
 __all__ = ["Card", "Proven", "Verdict", "cards_of", "read_verdict"]
+
+_COUNTED = ("of one request",)
+"""Units that begin as those of shares do and are none."""
 
 
 class Verdict(NamedTuple):
@@ -121,6 +125,8 @@ def _evidence(each: dict[str, Any]) -> tuple[str, str, str, str]:
     def said(value: float | None) -> str:
         if value is None:
             return "-"
+        if each["unit"].startswith("of ") and each["unit"] not in _COUNTED:
+            return f"{percent(value)} {each['unit']}"
         unit = "" if each["unit"] in ("ns", "share", "s") else f" {each['unit']}"
         return figure_text(value, each["unit"]) + unit
 

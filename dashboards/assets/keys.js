@@ -65,6 +65,7 @@
   const plain = {
     j: () => step(1),
     k: () => step(-1),
+    Enter: () => { const marked = document.activeElement; const way = marked && marked.classList.contains("step") && marked.querySelector("a"); if (way) { way.click(); } return Boolean(way); },
     s: () => press("#share"),
     "?": () => press("#help-open"),
     "/": () => { const box = document.querySelector("[data-filter], .filter input"); if (box) { box.focus(); } return Boolean(box); },

@@ -23,6 +23,20 @@
     }
   });
   paint();
+  document.documentElement.lang = "en";
+  // What components leave behind that a keyboard or a screen reader trips over: hidden fields in the order of tabs, fields without a name.
+  let mending = false;
+  function mend() {
+    mending = false;
+    for (const each of document.querySelectorAll('.dash-dropdown-focus-target[tabindex="0"]')) { each.tabIndex = -1; }
+    for (const each of document.querySelectorAll("input[type=file]:not([aria-label])")) { each.setAttribute("aria-label", "Choose a file"); }
+  }
+  new MutationObserver(function () {
+    if (!mending) {
+      mending = true;
+      requestAnimationFrame(mend);
+    }
+  }).observe(document.documentElement, { childList: true, subtree: true });
   narrow.addEventListener("change", function () {
     api.set_props("narrow", { data: narrow.matches });
   });

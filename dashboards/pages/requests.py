@@ -80,12 +80,17 @@ def layout() -> Any:
             html.Pre(id="rq-story", className="story"),
             html.H2("Where their time went"),
             html.P(id="rq-lives", className="summary"),
-            html.Div(
-                dcc.Graph(id="rq-figure", figure={"data": [], "layout": {}}, config=GRAPH),
-                role="img",
-                **aria("Lives of the first requests of the list", describedby="rq-lives"),
+            html.Figure(
+                [
+                    html.Div(
+                        dcc.Graph(id="rq-figure", figure={"data": [], "layout": {}}, config=GRAPH),
+                        role="group",
+                        **aria("Lives of the first requests of the list", describedby="rq-lives"),
+                    ),
+                    html.Details([html.Summary("The same as a table"), html.Div(id="rq-table")]),
+                ],
+                className="drawn",
             ),
-            html.Details([html.Summary("The same as a table"), html.Div(id="rq-table")]),
             dcc.Store(id="rq-moved"),
         ]
     )

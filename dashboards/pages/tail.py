@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 
 from dashboards.address import METRICS, Address, parse_address
@@ -15,7 +16,7 @@ from dashboards.palette import THEMES, Theme
 from dashboards.queries import RunBook
 from dashboards.selection import choices_of, selected
 from dashboards.stalls import describe_stalls, stalls_of
-from dashboards.tail import Contrast, Percentile, contrasts, percentiles, tail_map
+from dashboards.tail import Contrast, Percentile, TailMap, contrasts, percentiles, tail_map
 from dashboards.tail_figures import contrast_figure, describe_map, map_figure
 from dashboards.words import count, number, percent, seconds
 from tracekit.diagnosis import RunData
@@ -43,6 +44,7 @@ _OUTPUTS = (
     ("tl-class", "value"),
     ("tl-metric", "value"),
     ("tl-links", "children"),
+    ("tl-table", "children"),
 )
 
 
@@ -54,10 +56,16 @@ def layout() -> Any:
             html.P("Loading …", id="tl-said", className="summary", role="status"),
             html.P(id="tl-error", className="notice", role="alert"),
             html.P("Draw a box around the slow ones to select them, or give the bounds above.", className="hint"),
-            html.Div(
-                dcc.Graph(id="tl-map", figure={"data": [], "layout": {}}, config=GRAPH),
-                role="img",
-                **aria("Latency over time", describedby="tl-said"),
+            html.Figure(
+                [
+                    html.Div(
+                        dcc.Graph(id="tl-map", figure={"data": [], "layout": {}}, config=GRAPH),
+                        role="group",
+                        **aria("Latency over time", describedby="tl-said"),
+                    ),
+                    html.Details([html.Summary("The same as a table"), html.Div(id="tl-table")]),
+                ],
+                className="drawn",
             ),
             html.P(id="tl-links", className="links"),
             html.Div(id="tl-points"),
@@ -129,11 +137,11 @@ def render(book: RunBook, search: str | None, theme: str) -> tuple[Any, ...]:
         data = book.data(address.run)
         found = tail_map(data, address)
     except TracekitError as error:
-        return "", str(error), empty, None, None, [], no_update, address.metric, None
+        return "", str(error), empty, None, None, [], no_update, address.metric, None, None
     classes = list(choices_of(data).classes)
     if found is None:
         why = f"no counted request of this selection has a {NAMES[address.metric]}"
-        return "", why, empty, None, None, classes, address.cls, address.metric, None
+        return "", why, empty, None, None, classes, address.cls, address.metric, None, None
     points = percentiles(data, address)
     chosen = int(selected(data, address).sum())
     said = describe_map(found, points, NAMES[address.metric], chosen)
@@ -152,6 +160,7 @@ def render(book: RunBook, search: str | None, theme: str) -> tuple[Any, ...]:
         address.cls,
         address.metric,
         _links(address, chosen),
+        _bands(found),
     )
 
 
@@ -216,6 +225,20 @@ def _stalls(data: RunData, address: Address) -> Iterator[Any]:
     yield data_table(head, rows, caption="Each request's longest gap, and its stalled time", numeric=1)
 
 
+def _bands(found: TailMap) -> Any:
+    """The map by latency alone: eight bands, and where in time the requests of each lie."""
+    rows = []
+    for low, high in zip(range(0, len(found.counts), 5), range(5, len(found.counts) + 1, 5), strict=True):
+        inside = found.counts[low:high].sum(axis=0)
+        if inside.any():
+            at = np.flatnonzero(inside)
+            edges = [seconds(float(10 ** found.y[edge])) for edge in (low, high)]
+            times = [f"{found.x[at[0]]:,.3f}", f"{found.x[at[-1] + 1]:,.3f}"]
+            rows.append([f"{edges[0]} to {edges[1]}", count(inside.sum()), percent(float(inside.sum()) / found.n), *times])
+    head = ("Latency", "Requests", "Share", "First arrival after, s", "Last before, s")
+    return data_table(head, rows, caption="The map by latency", numeric=1)
+
+
 def _links(address: Address, chosen: int) -> list[Any]:
     if not address.selects and address.t is None:
         return []
@@ -234,6 +257,15 @@ def _card(found: Contrast, theme: Any) -> Any:
         medians = f"median {number(found.selected_median)} against {number(found.rest_median)}{unit}"
     said = f"{found.name}: {percent(found.distance)} apart" + (f", {medians}" if medians else "")
     figure = dcc.Graph(figure=contrast_figure(found, theme), config=SMALL)
+    rows = [[a, percent(b), percent(c)] for a, b, c in zip(found.labels, found.selected, found.rest, strict=True)]
+    twin = data_table((found.unit or found.name, "Selected", "The rest"), rows, caption=f"{found.name}: shares", numeric=1)
+    twin = html.Details([html.Summary("The same as a table"), twin])
     return html.Section(
-        [html.H3(found.name), html.P(said, className="quiet"), html.Div(figure, role="img", **aria(said))], className="card"
+        [
+            html.H3(found.name),
+            html.P(said, className="quiet"),
+            html.Div(figure, role="group", **aria(said)),
+            twin,
+        ],
+        className="card",
     )

@@ -20,12 +20,13 @@ GRAPH: Any = {
     "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d", "resetScale2d"],
 }  # fmt: skip
 
+IMAGE: Any = {"role": "group", **aria("Timeline of the run", describedby="summary")}
+
 
 def layout() -> Any:
     """The page before it knows anything; the first answer fills it."""
     number: dict[str, Any] = {"type": "text", "inputMode": "decimal", "debounce": True, "autoComplete": "off"}
     windows = [{"value": value, "label": text} for value, text in WINDOWS.items()]
-    image = aria("Timeline of the run", describedby="summary")
     return html.Div(
         [
             html.H1("Timeline"),
@@ -44,15 +45,17 @@ def layout() -> Any:
             ),
             html.P(id="status", className="status", role="status"),
             html.P(id="notice", className="notice", role="alert"),
-            html.Div(
+            html.Figure(
                 [
                     html.P("Drag over a strip to zoom, double-click or press Whole run to see all of it.", className="hint"),
-                    html.Div(dcc.Graph(id="timeline", figure={"data": [], "layout": {}}, config=GRAPH), role="img", **image),
+                    html.Div(dcc.Graph(id="timeline", figure={"data": [], "layout": {}}, config=GRAPH), **IMAGE),
+                    html.Figcaption(id="summary", className="summary"),
+                    html.Details([html.Summary("The same as a table"), html.Div(id="timeline-table")]),
                 ],
                 id="timeline-box",
+                className="drawn",
                 style=COVERED,
             ),
-            html.P(id="summary", className="summary"),
             html.Div(id="timeline-detail"),
             dcc.Interval(id="tick", interval=QUIET_MS),
             dcc.Store(id="drawn", data={}),

@@ -13,11 +13,13 @@ from dashboards.address import Address, parse_address, window_ns
 from dashboards.buckets import downsample, span_ns
 from dashboards.columns import Frame
 from dashboards.figures import Drawn, timeline_figure
+from dashboards.markup import data_table
 from dashboards.oldest import Oldest, read_oldest
 from dashboards.overlay import NOTHING, Overlay, overlay_key, overlay_of
 from dashboards.palette import THEMES
 from dashboards.queries import RunBook, RunView
 from dashboards.summary import describe_window
+from dashboards.timeline_table import HEAD, timeline_rows
 from tracekit.errors import LockedError, TracekitError
 from tracekit.store import code_names
 
@@ -45,6 +47,7 @@ OUTPUTS = {
     "figure": Output("timeline", "figure"),
     "figure_box": Output("timeline-box", "style"),
     "summary": Output("summary", "children"),
+    "table": Output("timeline-table", "children"),
     "every_ms": Output("tick", "interval"),
     "drawn": Output("drawn", "data"),
 }
@@ -68,6 +71,7 @@ class Answer:
     figure: Any = no_update
     figure_box: Any = no_update
     summary: Any = no_update
+    table: Any = no_update
     every_ms: Any = no_update
     drawn: dict[str, Any] = field(default_factory=dict)
 
@@ -210,6 +214,7 @@ def _draw(answer: Answer, view: RunView, replica: int, address: Address, look: _
     )  # fmt: skip
     answer.figure = timeline_figure(buckets, what, THEMES[look.theme], narrow=look.narrow)
     answer.summary = describe_window(buckets, what)
+    answer.table = data_table(HEAD, timeline_rows(buckets, what), caption="The window in stretches of equal length", numeric=0)
 
 
 def _marked(frame: Frame, address: Address) -> tuple[float, float] | None:

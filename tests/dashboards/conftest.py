@@ -10,12 +10,19 @@ from typing import Any
 import pytest
 
 from tests.dashboards.browser import ARGUMENTS, chromium
+from tests.dashboards.cases import Cases, record_cases
 from tracekit.store import Store
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "t.duckdb")
+
+
+@pytest.fixture(scope="session")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
+    """Every case, replayed once for all tests."""
+    return record_cases(tmp_path_factory.mktemp("cases"))
 
 
 @pytest.fixture(scope="session")

@@ -19,51 +19,15 @@ import pytest
 from tests.dashboards.asking import Asker, over_http
 from tests.dashboards.browser import ROOT, served, serving
 from tests.dashboards.runs import recorded
+from tests.dashboards.watched import Watched
 from tracekit.replay import replay
 from tracekit.store import Store, list_runs
 
-DRAWN = "() => document.querySelectorAll('#timeline .scatterlayer .trace path.js-fill').length >= 5"
 PAPER = "getComputedStyle(document.querySelector('#timeline .main-svg')).backgroundColor"
 NAMELESS = """[...document.querySelectorAll('button, input, select, a')].filter(each => each.offsetParent !== null
     && !each.closest('.modebar, [aria-hidden=true]')
     && !each.labels?.length && !each.textContent.trim() && !each.ariaLabel && !each.title)
     .map(each => each.outerHTML)"""
-PATIENCE_MS = 30_000
-
-
-class Watched:
-    """A page and everything that went wrong on it."""
-
-    def __init__(self, page: Any, home: str) -> None:
-        self.page = page
-        self.home = home
-        self.wrong: list[str] = []
-        page.set_default_timeout(PATIENCE_MS)
-        page.on("console", lambda said: self.wrong.append(said.text) if said.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        page.on("response", lambda answer: self.wrong.append(f"{answer.status} {answer.url}") if answer.status >= 400 else None)
-        page.on("request", self._request)
-
-    def _request(self, request: Any) -> None:
-        if not request.url.startswith((self.home, "data:", "blob:")):
-            self.wrong.append(f"asked the network for {request.url}")
-
-    def open(self, address: str) -> Watched:
-        self.page.goto(self.home + address)
-        return self
-
-    def text(self, name: str) -> str:
-        return str(self.page.text_content(f"#{name}"))
-
-    def until(self, name: str, pattern: str) -> str:
-        """The text of an element, once it matches."""
-        check = "([name, pattern]) => new RegExp(pattern).test(document.getElementById(name)?.textContent)"
-        self.page.wait_for_function(check, arg=[name, pattern])
-        return self.text(name)
-
-    def drawn(self) -> Watched:
-        self.page.wait_for_function(DRAWN)
-        return self
 
 
 @pytest.fixture
@@ -142,7 +106,7 @@ def test_every_control_has_a_name(store: Store, watch: Callable[..., Watched]) -
         page = watch(url).open("timeline").drawn().page
         assert page.evaluate(NAMELESS) == []
         assert page.locator("main").get_by_role("status").text_content() == page.text_content("#status")
-        assert page.get_by_role("img", name="Timeline of the run").is_visible()
+        assert page.get_by_role("group", name="Timeline of the run").is_visible()
         assert page.get_by_role("main").count() == page.get_by_role("heading", level=1).count() == 1
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.textContent") == "Skip to the page"

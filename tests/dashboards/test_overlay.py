@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboards.address import Address, parse_address
-from dashboards.buckets import downsample
+from dashboards.buckets import downsample, span_ns
 from dashboards.columns import Columns
 from dashboards.figures import Drawn, timeline_figure
 from dashboards.oldest import IN_QUEUE, oldest_of, read_oldest
@@ -22,6 +22,8 @@ from dashboards.pages.timeline_answer import prepare_overlay, render
 from dashboards.palette import THEMES
 from dashboards.queries import RunBook
 from dashboards.summary import describe_window
+from dashboards.timeline_table import HEAD, timeline_rows
+from dashboards.words import seconds
 from replay_engine.profile import Latency
 from tests.dashboards.runs import iteration_rows
 from tracekit.diagnosis.iteration_cost import CostForm
@@ -143,6 +145,25 @@ def test_findings_are_brackets_and_the_selection_is_painted(book: RunBook) -> No
     assert float((drawn * np.diff(edges)).sum()) == pytest.approx(waits.within(np.array([0, 10**18])).total_ns / 1e9, rel=1e-5)
     zoomed = render(book, search + "&t=1-2", "light", {}, overlaid=key)
     assert trace(zoomed.figure, "selected waiting").max() > 0
+
+
+def test_the_table_is_the_figure_in_rows(book: RunBook) -> None:
+    frame = book.view("1").frames[0]
+    begin, end = span_ns(frame)
+    oldest = read_oldest(book.store, 1)[0]
+    for window in ((begin, end), (begin, begin + 300_000_000)):
+        buckets = downsample(frame, *window)
+        drawn = Drawn(reasons=REASONS, window_ns=window, oldest_ns=oldest.peaks(buckets.edges_ns))
+        rows = timeline_rows(buckets, drawn)
+        assert 0 < len(rows) <= 30
+        assert {len(row) for row in rows} == {len(HEAD)}
+        by_name = dict(zip(HEAD, zip(*rows, strict=True), strict=True))
+        longest = seconds(int(buckets.peak["duration_ns"].max()) / 1e9)
+        assert longest in by_name["Longest"]
+        assert seconds(float(drawn.oldest_ns.max()) / 1e9) in by_name["Oldest wait"]  # type: ignore[union-attr]
+        assert sum(int(each.replace(",", "")) for each in by_name["Preempted"]) == buckets.preempted.sum()
+        assert sum(int(each.replace(",", "")) for each in by_name["Iterations"]) == buckets.iterations.sum()
+        assert set(by_name["Refused by"]) <= {*REASONS, "-"}
 
 
 def test_the_window_is_no_part_of_a_selection() -> None:

@@ -1,0 +1,296 @@
+"""Every case on the pages, in a real browser: the finding, its numbers, its knob, and the way from there to the iterations."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dashboards.address import parse_address
+from dashboards.blame import WAITS
+from dashboards.overlay import classes_of
+from dashboards.pages import PAGES
+from dashboards.verdicts import cards_of, read_verdict
+from tests.dashboards.browser import serving
+from tests.dashboards.cases import CASES, Cases
+from tests.dashboards.watched import Watched
+from tests.diagnosis.test_cases import EXPECTED
+from tracekit.store import sql
+
+CARD = """() => {
+    const card = document.querySelector('section.finding');
+    const rows = [...card.querySelectorAll('details table.data tbody tr')].map(row => [...row.cells].map(cell =>
+        cell.textContent));
+    const first = [...card.querySelectorAll(':scope > div > .wide table.data tbody tr')].map(row => row.cells[0].innerText);
+    return {name: card.ariaLabel, text: card.innerText, rows: rows, first: first,
+            advice: card.querySelector('.advice code').innerText};
+}"""
+FIGURE = """name => {
+    const plot = document.querySelector(`#${name} .js-plotly-plot`) || document.getElementById(name);
+    const plain = each => each === undefined ? null : Array.from(each, value => value === null ? null : Number(value));
+    return JSON.stringify({sent: plot.data, data: plot._fullData.map(trace => [trace.name, plain(trace.x), plain(trace.y)]),
+        notes: plot.layout.annotations, shapes: plot.layout.shapes, range: plot.layout.xaxis.range});
+}"""
+WIDE = """() => [document.documentElement.scrollWidth, window.innerWidth,
+    [...document.querySelectorAll('body *')].filter(each => each.getBoundingClientRect().right > window.innerWidth + 1
+        && !each.closest('.wide, pre, #rail, .js-plotly-plot, .dash-graph, .ag-root-wrapper, .data')).slice(0, 5)
+        .map(each => each.tagName + '.' + each.className)]"""
+WORDLESS = r"\b(NaN|undefined|Infinity|nan)\b"
+
+
+@pytest.fixture(scope="module")
+def site(cases: Cases, browser: Any) -> Iterator[Watched]:
+    """One server and one page for all that only read."""
+    with serving(cases.db) as url:
+        context = browser.new_context(viewport={"width": 1400, "height": 1000}, color_scheme="light")
+        yield Watched(context.new_page(), url)
+        context.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_went_wrong(site: Watched) -> Iterator[None]:
+    site.wrong.clear()
+    yield
+    assert site.wrong == []
+
+
+def amount(text: str) -> float:
+    """The number in a value as the page writes it: shares of 1, times in seconds."""
+    found = re.match(r"(-?[\d.,]+) ?(%|ns|µs|ms|s|min|h)?(?:\s|$)", text)
+    assert found is not None, text
+    scale = {"%": 0.01, "ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "min": 60.0, "h": 3600.0}.get(found[2] or "", 1.0)
+    return float(found[1].replace(",", "")) * scale
+
+
+def settled(site: Watched) -> str:
+    """The words of the page once nothing on it says that it is loading."""
+    site.page.wait_for_function(
+        "() => !document.querySelector('[data-dash-is-loading=true]')"
+        " && !/Loading …/.test(document.querySelector('main').innerText)"
+    )
+    return str(site.page.inner_text("main"))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_case_from_its_verdict_to_its_iterations(case: str, cases: Cases, site: Watched) -> None:
+    ids, sets, bounds = EXPECTED[case]
+    run = cases.runs[case]
+    site.open(f"verdict?run={run}").until("vd-said", ids[0])
+    site.page.wait_for_selector("section.finding")
+    card = site.page.evaluate(CARD)
+    assert card["name"] == f"Finding {ids[0]}"
+    shown = {row[0]: row[1] for row in card["rows"]}
+    for metric, (low, high) in bounds.items():
+        assert low * 0.995 - 5e-4 <= amount(shown[metric]) <= high * 1.005 + 5e-4, (metric, shown[metric])
+    assert len(card["first"]) == min(3, len(card["rows"]))
+    for each in sets[:1]:
+        knob, value = each.split("=", 1)
+        assert knob.rpartition(".")[2] in card["advice"] or knob in card["advice"]
+        assert card["advice"].endswith(f"→ {value}")
+    assert "It is not: " in card["text"]
+    assert not re.search(WORDLESS, site.page.inner_text("main"))
+    site.page.get_by_role("link", name="Show me").first.click()
+    summary = site.until("summary", f"Found here: .*{ids[0]}")
+    shares = re.search(r"selected requests waited (.+?) together(?:, ([\d.]+) % of it in this window)?", summary)
+    assert shares is not None
+    inside, whole = blamed(cases, run, site.page.url)
+    assert inside >= 0.8 * whole
+    if whole:
+        assert float(shares[2]) == pytest.approx(100 * inside / whole, abs=0.1)
+        assert amount(shares[1]) == pytest.approx(whole / 1e9, rel=0.01)
+    notes = [note["text"] for note in json.loads(site.page.evaluate(FIGURE, "timeline"))["notes"]]
+    assert any(note.startswith(f"<b>{ids[0]}</b>") for note in notes)
+
+
+def blamed(cases: Cases, run: int, url: str) -> tuple[float, float]:
+    """What the requests that the finding harms waited in the window of an address, and in all, by SQL; ns."""
+    address = parse_address("?" + url.partition("?")[2])
+    classes = classes_of(cards_of(read_verdict(cases.book, str(run)).document), address)
+    assert address.t is not None
+    begin, end = (f"{edge * 1e9:.0f}" for edge in address.t)
+    phases = ", ".join(f"'{name}'" for name in WAITS)
+    named = ", ".join(f"'{name}'" for name in classes)
+    part = f"greatest(0, least(s.end_ns, {end}) - greatest(s.start_ns, {begin}))"
+    query = (
+        f"SELECT coalesce(sum({part}), 0), coalesce(sum(s.end_ns - s.start_ns), 0)"
+        " FROM spans s JOIN outcomes o USING (run, request)"
+        f" WHERE run = {run} AND s.phase IN ({phases})" + (f" AND o.class IN ({named})" if named else "")
+    )
+    inside, whole = sql(cases.book.store, query).rows[0]
+    return float(inside), float(whole)  # type: ignore[arg-type]
+
+
+OTHERS = [page.path for page in PAGES if page.path not in ("/verdict", "/timeline")]
+
+
+@pytest.mark.parametrize("name", ["D01", "D04", "D10", "slo", "lean"])
+def test_every_page_of_a_run_says_something_and_never_nan(name: str, cases: Cases, site: Watched) -> None:
+    """Cases without an SLO, without prefixes, on several engines; a run that kept no iterations."""
+    site.open(f"verdict?run={cases.runs[name]}").page.wait_for_selector("#vd-said:not(:empty)")
+    for page in [*OTHERS, "/timeline", "/verdict"]:
+        site.page.locator(f"#rail a[href^='{page}?']").click()
+        site.page.wait_for_selector("main h1")
+        text = settled(site)
+        assert len(text) > 60, (page, text)
+        assert not re.search(WORDLESS, text), (page, text)
+        if name == "lean" and page in ("/timeline", "/memory", "/tail"):
+            assert "--events full" in text, (page, text)
+    assert re.search(r"no SLO|attainment", site.page.inner_text("#heading"))
+
+
+def test_a_box_on_the_tail_leads_to_the_iterations_that_kept_it_waiting(cases: Cases, site: Watched) -> None:
+    run = cases.runs["D01"]
+    site.open(f"tail?run={run}").until("tl-said", "TTFT of 1,504 requests")
+    site.page.wait_for_selector("#tl-map .nsewdrag")
+    box = site.page.locator("#tl-map .nsewdrag").first.bounding_box()
+    assert box is not None
+    mouse = site.page.mouse
+    mouse.move(box["x"] + 2, box["y"] + 2)
+    mouse.down()
+    mouse.move(box["x"] + box["width"] - 2, box["y"] + box["height"] * 0.3, steps=6)
+    mouse.up()
+    site.until("tl-links", "selected requests")
+    address = parse_address("?" + site.page.url.partition("?")[2])
+    assert address.latency_s is not None
+    low, high = address.latency_s
+    site.page.get_by_role("link", name="What the scheduler did then").click()
+    summary = site.until("summary", "selected requests waited")
+    told = re.search(r"The ([\d,]+) selected requests waited (.+?) together", summary)
+    assert told is not None
+    queued = (
+        f"SELECT count(*), sum(queue_ns) / 1e9 FROM outcomes WHERE run = {run} AND ttft_ns BETWEEN {low * 1e9} AND {high * 1e9}"
+    )
+    n, waited = sql(cases.book.store, queued).rows[0]
+    assert int(told[1].replace(",", "")) == n
+    assert amount(told[2]) == pytest.approx(waited, rel=0.01)
+    drawn = {trace[0]: trace[1:] for trace in json.loads(site.page.evaluate(FIGURE, "timeline"))["data"]}
+    times, waiting = drawn["selected waiting"]
+    area = sum(height * (b - a) for a, b, height in zip(times, times[1:], waiting, strict=False))
+    assert area == pytest.approx(waited, rel=0.01)
+    worst = times[max(range(len(waiting)), key=waiting.__getitem__)]
+    held = (
+        "SELECT i.head_refused_by, max(o.prompt_tokens) FROM iterations i JOIN prefill_entries e USING (run, replica, iteration)"
+        f" JOIN outcomes o USING (run, request) WHERE run = {run} AND abs(i.start_ns / 1e9 - {worst}) < 2"
+        " GROUP BY ALL ORDER BY 2 DESC"
+    )
+    reason, prompt = sql(cases.book.store, held).rows[0]
+    assert reason == "token_budget"
+    assert prompt > 400_000  # type: ignore[operator]
+
+
+def test_a_shared_address_shows_the_same_figure_and_back_leads_back(cases: Cases, site: Watched, browser: Any) -> None:
+    view = f"timeline?run={cases.runs['D01']}&t=30-120&f=HOL_LONG_PROMPT"
+    site.open(view).until("summary", "Found here")
+    first = site.page.evaluate(FIGURE, "timeline")
+    site.page.reload()
+    site.until("summary", "Found here")
+    assert site.page.evaluate(FIGURE, "timeline") == first
+    context = browser.new_context(viewport={"width": 1400, "height": 1000})
+    other = Watched(context.new_page(), site.home).open(view)
+    other.until("summary", "Found here")
+    assert other.page.evaluate(FIGURE, "timeline") == first
+    context.close()
+    site.page.get_by_title("Remove: finding HOL_LONG_PROMPT").click()
+    site.page.wait_for_function("() => !location.search.includes('f=')")
+    site.page.go_back()
+    site.until("summary", "selected requests waited")
+    assert site.page.evaluate(FIGURE, "timeline") == first
+    site.page.go_forward()
+    site.page.wait_for_function("() => !/selected requests waited/.test(document.getElementById('summary').textContent)")
+
+
+FOCUSABLE = "() => document.querySelectorAll('main a[href], main button, main summary, main [tabindex=\"0\"]').length"
+REACHED = """() => { const at = document.activeElement; return at.closest('main') ? at.outerHTML : null; }"""
+
+
+def test_the_verdict_with_the_keyboard_alone(cases: Cases, site: Watched) -> None:
+    site.open(f"verdict?run={cases.runs['D04']}").until("vd-said", "PREEMPTION_STORM")
+    page = site.page
+    page.wait_for_selector("section.finding")
+    wanted = page.evaluate(FOCUSABLE)
+    reached: set[str] = set()
+    for _ in range(wanted + 80):
+        page.keyboard.press("Tab")
+        at = page.evaluate(REACHED)
+        if at is not None:
+            reached.add(at)
+            outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+            assert outline != "none", at[:200]
+    assert any("Show me" in each for each in reached)
+    assert any("Its requests" in each for each in reached)
+    assert any("All evidence" in each for each in reached)
+    assert any("Change" in each or "copy" in each.lower() for each in reached) or "Copy" not in page.inner_text("main")
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("j")
+    assert page.evaluate("document.activeElement.ariaLabel") == "Finding PREEMPTION_STORM"
+    page.keyboard.press("j")
+    assert page.evaluate("document.activeElement.ariaLabel") != "Finding PREEMPTION_STORM"
+    page.keyboard.press("k")
+    page.keyboard.press("Enter")
+    site.drawn()
+    assert "/timeline" in page.url and "f=PREEMPTION_STORM" in page.url
+
+
+OURS = {"exclude": [[".ag-root-wrapper"]]}
+"""The grid's own rows are not: its empty header rows of pinned columns have no cells."""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_nothing_stands_in_anybodys_way(theme: str, cases: Cases, site: Watched) -> None:
+    """axe finds nothing serious on any page."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    axe = Axe()
+    site.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+    found = []
+    site.open(f"verdict?run={cases.runs['slo']}&cmp={cases.runs['slo']}").page.wait_for_selector("#vd-said:not(:empty)")
+    for page in PAGES:
+        site.page.locator(f"#rail a[href^='{page.path}?']").click()
+        site.page.wait_for_selector("main h1")
+        settled(site)
+        for each in axe.run(site.page, OURS).response["violations"]:
+            if each["impact"] in ("serious", "critical"):
+                nodes = [(node["html"][:160], node["any"][:1] and node["any"][0]["message"]) for node in each["nodes"][:3]]
+                found.append((page.path, each["id"], nodes))
+    site.page.emulate_media(color_scheme="light")
+    assert found == []
+
+
+@pytest.mark.parametrize("width", [390, 3840])
+def test_pages_fit(width: int, cases: Cases, site: Watched) -> None:
+    site.page.set_viewport_size({"width": width, "height": 900})
+    site.open(f"verdict?run={cases.runs['slo']}&cmp={cases.runs['D01']}").page.wait_for_selector("#vd-said:not(:empty)")
+    found = []
+    for page in PAGES:
+        site.page.locator(f"#rail a[href^='{page.path}?']").click()
+        site.page.wait_for_selector("main h1")
+        settled(site)
+        inner, outer, wide = site.page.evaluate(WIDE)
+        if inner > outer + 1 or (width == 390 and wide):
+            found.append((page.path, inner, wide))
+    site.page.set_viewport_size({"width": 1400, "height": 1000})
+    assert found == []
+
+
+TWINS = """() => [...document.querySelectorAll('main .js-plotly-plot')].filter(plot => {
+    const image = plot.closest('[role=group]');
+    const said = image && (image.ariaLabel || document.getElementById(image.getAttribute('aria-describedby'))?.textContent);
+    return !said || !plot.closest('figure, section.card')?.querySelector('table');
+}).map(plot => plot.closest('[id]').id)"""
+
+
+def test_every_chart_has_its_sentence_and_its_table(cases: Cases, site: Watched) -> None:
+    address = f"run={cases.runs['slo']}&cmp={cases.runs['slo']}&cls=batch&t=2-40"
+    site.open(f"verdict?{address}").page.wait_for_selector("#vd-said:not(:empty)")
+    missing = []
+    for page in PAGES:
+        site.page.locator(f"#rail a[href^='{page.path}?']").click()
+        site.page.wait_for_selector("main h1")
+        settled(site)
+        if page.path == "/timeline":
+            site.drawn().page.wait_for_selector("#timeline-table table", state="attached")
+        missing += [(page.path, name) for name in site.page.evaluate(TWINS)]
+    assert missing == []

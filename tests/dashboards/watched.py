@@ -1,0 +1,45 @@
+"""A page in a browser, and everything that went wrong on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["Watched"]
+
+DRAWN = "() => document.querySelectorAll('#timeline .scatterlayer .trace path.js-fill').length >= 5"
+PATIENCE_MS = 90_000
+
+
+class Watched:
+    """A page and everything that went wrong on it."""
+
+    def __init__(self, page: Any, home: str) -> None:
+        self.page = page
+        self.home = home
+        self.wrong: list[str] = []
+        page.set_default_timeout(PATIENCE_MS)
+        page.on("console", lambda said: self.wrong.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        page.on("response", lambda answer: self.wrong.append(f"{answer.status} {answer.url}") if answer.status >= 400 else None)
+        page.on("request", self._request)
+
+    def _request(self, request: Any) -> None:
+        if not request.url.startswith((self.home, "data:", "blob:")):
+            self.wrong.append(f"asked the network for {request.url}")
+
+    def open(self, address: str) -> Watched:
+        self.page.goto(self.home + address)
+        return self
+
+    def text(self, name: str) -> str:
+        return str(self.page.text_content(f"#{name}"))
+
+    def until(self, name: str, pattern: str) -> str:
+        """The text of an element, once it matches."""
+        check = "([name, pattern]) => new RegExp(pattern).test(document.getElementById(name)?.textContent)"
+        self.page.wait_for_function(check, arg=[name, pattern])
+        return self.text(name)
+
+    def drawn(self) -> Watched:
+        self.page.wait_for_function(DRAWN)
+        return self
