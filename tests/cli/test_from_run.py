@@ -64,7 +64,7 @@ def test_what_is_changed_is_said_and_nothing_else_changes(db: str) -> None:
         ({"sets": ("traffic.rate_scale=2",)}, "changes the traffic, not the policy"),
         ({"sets": ("max_num_seqs=4",)}, "changes nothing of this run"),
         ({"from_run": "99"}, "99"),
-        ({"from_run": None}, "no trace; expected TRACE..., or --from-run RUN"),
+        ({"from_run": None}, "no trace; expected TRACE..., --from-run RUN"),
     ],
 )
 def test_what_does_not_go_together_is_one_line(db: str, given: dict[str, Any], says: str) -> None:
