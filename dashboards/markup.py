@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,14 +43,38 @@ def figure_with_table(
     name: str, figure: dict[str, Any], said: str, head: Sequence[str], rows: Sequence[Sequence[Any]], *, opened: bool = False
 ) -> Any:
     """A figure under the sentence that says it, with the drawn numbers as a table behind a switch (``opened``: it is seen at
-    once). ``name``: its id."""
-    more = f" (the first {_MOST_ROWS})" if len(rows) > _MOST_ROWS else ""
-    table = data_table(head, rows[:_MOST_ROWS], caption=f"The drawn numbers{more}", numeric=1)
+    once), and ways to save it. ``name``: its id."""
+    table = html.Details([html.Summary("The same as a table"), _told(head, rows, opened)], open=opened)
     return html.Figure(
         [
             html.Figcaption(said, id=f"{name}-said", className="summary"),
             html.Div(dcc.Graph(id=name, figure=figure, config=GRAPH), role="group", **aria(said)),
-            html.Details([html.Summary("The same as a table"), table], open=opened),
+            html.Div([table, _exports(name)], className="under"),
         ],
         className="drawn",
     )
+
+
+def _told(head: Sequence[str], rows: Sequence[Sequence[Any]], opened: bool) -> Any:
+    """The drawn numbers. Plain text is handed over as data, and the browser makes a table of it when it is looked at: a component
+    for every cell of a few hundred rows would keep a page busy for seconds."""
+    more = f" (the first {_MOST_ROWS})" if len(rows) > _MOST_ROWS else ""
+    caption = f"The drawn numbers{more}"
+    if opened or not all(isinstance(cell, str | int | float) for row in rows[:_MOST_ROWS] for cell in row):
+        return data_table(head, rows[:_MOST_ROWS], caption=caption, numeric=1)
+    told = json.dumps({"caption": caption, "head": list(head), "rows": [list(row) for row in rows[:_MOST_ROWS]]})
+    return html.Div(className="wide told", **{"data-table": told})
+
+
+def _exports(name: str) -> Any:
+    """Buttons that save a chart (``assets/charts.js``): as an image, which is light unless Shift is held, or its
+    numbers."""
+    kinds = (("PNG", "this chart as PNG, light; with Shift as it is"), ("SVG", "this chart as SVG, light; with Shift as it is"),
+             ("CSV", "the numbers that this chart draws"))  # fmt: skip
+    buttons = [
+        html.Button(
+            kind, type="button", title=f"Save {what}", className="export", **{"data-export": kind.lower(), "data-chart": name}
+        )
+        for kind, what in kinds
+    ]
+    return html.Div(buttons, className="exports", role="group", **aria("Save this chart"))

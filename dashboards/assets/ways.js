@@ -161,6 +161,16 @@
   }
 
   api.ways = {
+    // Which experiment: the latest one needs no key.
+    pick: function (value, search, options) {
+      const query = new URLSearchParams(search || "");
+      const first = options && options.length ? options[0].value : null;
+      if (value !== null && value !== undefined && (query.get("exp") || String(first)) !== String(value)) {
+        query.set("exp", value);
+        go(query);
+      }
+      return api.no_update;
+    },
     paint: function (search, data) {
       if (data) {
         shown = data;

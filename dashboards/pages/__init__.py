@@ -9,7 +9,22 @@ from typing import Any
 from dash import Dash
 from dash.development.base_component import Component
 
-from dashboards.pages import compare, jobs, memory, quality, replay, requests, runs, tail, timeline, trace, tuner, verdict
+from dashboards.pages import (
+    compare,
+    experiments,
+    fleet,
+    jobs,
+    memory,
+    quality,
+    replay,
+    requests,
+    runs,
+    tail,
+    timeline,
+    trace,
+    tuner,
+    verdict,
+)
 from dashboards.queries import RunBook
 
 __all__ = ["PAGES", "Page"]
@@ -37,7 +52,9 @@ PAGES = (
     _page(timeline, "/timeline", "Timeline", "What was the scheduler doing then?"),
     _page(requests, "/requests", "Requests", "What happened to this one?"),
     _page(memory, "/memory", "Memory & cache", "Is memory the limit, and is reuse lost?"),
+    _page(fleet, "/fleet", "Fleet / P-D", "Is the load even, and do separate pools pay?"),
     _page(compare, "/compare", "Compare", "Did the change help, and whom did it hurt?"),
+    _page(experiments, "/experiments", "Experiments", "What does one factor do, and for which traffic?"),
     _page(tuner, "/tuner", "Tuner", "What should be set, and why may I believe it?"),
     _page(trace, "/trace", "Trace", "What is this traffic?"),
     _page(replay, "/replay", "Replay", "What would this traffic do on another engine or policy?"),

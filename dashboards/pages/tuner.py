@@ -143,7 +143,9 @@ def _answer(study: Study) -> Iterator[Any]:
     """What to set, in words and as flags to copy."""
     answer = study.answer
     if answer is None:
-        yield html.P("No answer yet: it comes when the search has ended and has been proved on other windows.", className="hint")
+        yield html.P(
+            "No answer yet: it comes when the search has ended and has been proved on other windows.", className="hint"
+        )
         return
     yield html.H2("What to set")
     head = "CHANGE" if answer["recommended"] else "NO CHANGE RECOMMENDED"
@@ -214,7 +216,9 @@ def _search(study: Study, theme: Theme) -> Iterator[Any]:
             for n, state, value, best in zip(history.trial, history.state, history.value, history.best, strict=True)
         ]
         figure = history_figure(history, theme)
-        yield figure_with_table("tn-history", figure, describe_history(history), ("Trial", "State", "Value", "Best so far"), rows)
+        yield figure_with_table(
+            "tn-history", figure, describe_history(history), ("Trial", "State", "Value", "Best so far"), rows
+        )
     if front is not None:
         yield html.H2("What the trials trade")
         order = front.front.argsort(kind="stable")[::-1]
