@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dashboards.selection import label_of
+from dashboards.time_sums import between, covered
 from tracekit.diagnosis import RunData
 from tracekit.metrics.pools import stage_shares
 from tracekit.store import code_names
@@ -151,10 +152,10 @@ def together_of(data: RunData) -> tuple[Together, ...]:
         length = np.diff(times)
         queued, idle = np.zeros(len(length), bool), np.zeros(len(length), np.int64)
         for (start, stop, waiting), own in zip(spans, gone, strict=True):
-            queued |= _covered(times, start[waiting > 0], stop[waiting > 0])
-            free = ~_covered(times, start, stop)
+            queued |= covered(times, start[waiting > 0], stop[waiting > 0])
+            free = ~covered(times, start, stop)
             if own:
-                free &= ~_covered(times, np.array([a for a, _ in own]), np.array([b for _, b in own]))
+                free &= ~covered(times, np.array([a for a, _ in own]), np.array([b for _, b in own]))
             idle += free
         both = queued & (idle > 0)
         lost = float((length * idle)[both].sum()) / 1e9
@@ -194,10 +195,10 @@ def link_of(data: RunData) -> LinkUse | None:
     done = rows[rows["ended"] == code_names("transfers", "ended").index("done")]
     edges = _edges(data)
     width = np.diff(edges) / 1e9
-    moving = _between(edges, rows["start_ns"], rows["end_ns"], np.ones(len(rows))) / np.diff(edges)
-    asking = _between(edges, rows["asked_ns"], rows["start_ns"], np.ones(len(rows))) / np.diff(edges)
+    moving = between(edges, rows["start_ns"], rows["end_ns"], np.ones(len(rows))) / np.diff(edges)
+    asking = between(edges, rows["asked_ns"], rows["start_ns"], np.ones(len(rows))) / np.diff(edges)
     lasted = np.maximum(done["end_ns"] - done["start_ns"], 1)
-    moved = _between(edges, done["start_ns"], done["start_ns"] + lasted, done["bytes"] / lasted)
+    moved = between(edges, done["start_ns"], done["start_ns"] + lasted, done["bytes"] / lasted)
     blocks, cached = int(done["blocks"].sum()), int(done["hit_blocks"].sum())
     size = data.engine_of(0).block_size
     per_token = float(done["bytes"].sum()) / (blocks * size) if blocks else None
@@ -268,10 +269,12 @@ def _level(data: RunData, replica: int, what: str, edges: Floats) -> Floats:
     start = own["start_ns"]
     stop = start + own["duration_ns"]
     if what != "kv":
-        return _between(edges, start, stop, own[what].astype(float)) / np.diff(edges)
-    busy = _between(edges, start, stop, np.ones(len(own)))
-    held = _between(edges, start, stop, own["kv_used"] / data.engine_of(replica).usable_blocks)
-    return np.divide(held, busy, out=np.full(len(busy), np.nan), where=busy > 0)
+        whole: Floats = between(edges, start, stop, own[what].astype(float)) / np.diff(edges)
+        return whole
+    busy = between(edges, start, stop, np.ones(len(own)))
+    held = between(edges, start, stop, own["kv_used"] / data.engine_of(replica).usable_blocks)
+    share: Floats = np.divide(held, busy, out=np.full(len(busy), np.nan), where=busy > 0)
+    return share
 
 
 def _tokens(data: RunData, replica: int) -> int:
@@ -281,26 +284,3 @@ def _tokens(data: RunData, replica: int) -> int:
 
 def _prefilled(data: RunData, replica: int) -> int:
     return int(_own(data, replica)["prefill_tokens"].sum())
-
-
-def _between(edges: Floats, start: Ints, stop: Ints, weight: Floats) -> Floats:
-    """Per bin: the sum over intervals of their weight times the ns of them that lie in the bin."""
-
-    def before(ends: Ints) -> Floats:
-        order = np.argsort(ends, kind="stable")
-        at, own = ends[order].astype(float), weight[order]
-        mass, moment = np.concatenate([[0.0], np.cumsum(own)]), np.concatenate([[0.0], np.cumsum(own * (at - edges[0]))])
-        n = np.searchsorted(at, edges, "right")
-        return mass[n] * (edges - edges[0]) - moment[n]
-
-    whole: Floats = np.diff(before(start) - before(stop))
-    return np.maximum(whole, 0.0)
-
-
-def _covered(times: Ints, start: Ints, stop: Ints) -> npt.NDArray[np.bool_]:
-    """Which stretches between neighbouring ``times`` lie in one of the intervals, whose ends are among ``times``."""
-    steps = np.zeros(len(times) + 1, np.int64)
-    np.add.at(steps, np.searchsorted(times, start), 1)
-    np.add.at(steps, np.searchsorted(times, stop), -1)
-    covered: npt.NDArray[np.bool_] = np.cumsum(steps)[: len(times) - 1] > 0
-    return covered

@@ -63,7 +63,8 @@ def _told(head: Sequence[str], rows: Sequence[Sequence[Any]], opened: bool) -> A
     if opened or not all(isinstance(cell, str | int | float) for row in rows[:_MOST_ROWS] for cell in row):
         return data_table(head, rows[:_MOST_ROWS], caption=caption, numeric=1)
     told = json.dumps({"caption": caption, "head": list(head), "rows": [list(row) for row in rows[:_MOST_ROWS]]})
-    return html.Div(className="wide told", **{"data-table": told})
+    data: dict[str, Any] = {"data-table": told}
+    return html.Div(className="wide told", **data)
 
 
 def _exports(name: str) -> Any:
@@ -71,10 +72,8 @@ def _exports(name: str) -> Any:
     numbers."""
     kinds = (("PNG", "this chart as PNG, light; with Shift as it is"), ("SVG", "this chart as SVG, light; with Shift as it is"),
              ("CSV", "the numbers that this chart draws"))  # fmt: skip
-    buttons = [
-        html.Button(
-            kind, type="button", title=f"Save {what}", className="export", **{"data-export": kind.lower(), "data-chart": name}
-        )
-        for kind, what in kinds
-    ]
+    buttons = []
+    for kind, what in kinds:
+        data: dict[str, Any] = {"data-export": kind.lower(), "data-chart": name}
+        buttons.append(html.Button(kind, type="button", title=f"Save {what}", className="export", **data))
     return html.Div(buttons, className="exports", role="group", **aria("Save this chart"))

@@ -15,6 +15,7 @@ from dashboards.queries import RunBook
 from tracekit import jobs
 from tracekit.errors import TracekitError, UsageError
 from tracekit.jobs import Job, JobStatus
+from tracekit.studies import study_of
 
 __all__ = [
     "MOST_AT_ONCE",
@@ -134,7 +135,7 @@ def _one_at_a_time(book: RunBook) -> Iterator[None]:
 
 def _row(book: RunBook, status: JobStatus, spools: dict[int, str]) -> JobRow:
     result = status.result or {}
-    look, label = _look(status, spools)
+    look, label = _look(book, status, spools)
     can: list[str] = []
     if not book.read_only:
         if status.state in UNDER_WAY:
@@ -184,7 +185,7 @@ def _said(status: JobStatus, error: str) -> str:
     return error or done
 
 
-def _look(status: JobStatus, spools: dict[int, str]) -> tuple[str | None, str]:
+def _look(book: RunBook, status: JobStatus, spools: dict[int, str]) -> tuple[str | None, str]:
     """Where what a job makes can be seen."""
     run = (status.result or {}).get("run")
     spool = None if status.pid is None else spools.get(status.pid)
@@ -193,4 +194,6 @@ def _look(status: JobStatus, spools: dict[int, str]) -> tuple[str | None, str]:
         return (f"/compare?run={base}&cmp={run}", f"compare {base} and {run}") if base else (f"/verdict?run={run}", f"run {run}")
     if spool is not None or (status.kind == "replay" and status.state in UNDER_WAY):
         return f"/timeline?run={status.id}", "live" if status.state == "running" else "what ran"
+    if status.kind == "tune" and (key := study_of(book.store, status.id)) is not None:
+        return f"/tuner?study={key[:8]}", "its search"
     return None, ""

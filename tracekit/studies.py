@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tracekit.errors import UsageError, shown
-from tracekit.jobs import Job, JobStatus, list_jobs, show
+from tracekit.jobs import JobStatus, list_jobs, show
 from tracekit.store import Store
 from tracekit.store.files import read_json
 
@@ -30,7 +29,7 @@ __all__ = [
     "list_studies",
     "load_study",
     "read_trials",
-    "start_trial",
+    "study_of",
     "trial_run_name",
 ]
 
@@ -133,6 +132,15 @@ def load_study(store: Store, ref: str) -> Study:
     return study
 
 
+def study_of(store: Store, job: str) -> str | None:
+    """The key of the study that a job searches or has searched last; ``None`` where there is none."""
+    for path in (store.folder / "tune").glob("*/" + STUDY):
+        document = read_json(path)
+        if document is not None and document.get("job") == job:
+            return str(document["study"])
+    return None
+
+
 def read_trials(folder: Path) -> tuple[Trial, ...]:
     """The trials that have ended, by number; a line that is not whole counts as not there."""
     path = folder / TRIALS
@@ -160,21 +168,6 @@ def _read(path: Path, mtime_ns: int, size: int) -> tuple[Trial, ...]:
 def trial_run_name(key: str, number: int, window: int | None = None) -> str:
     """What the run of a trial is called: an address can name it before it is recorded."""
     return f"{key[:8]}-trial-{number}" + ("" if window is None else f"-window-{window}")
-
-
-def start_trial(store: Store, key: str, number: int, *, who: str = "ui") -> str:
-    """Start ``tracekit trial KEY NUMBER`` as a job of its own, unless one is at it; the job's id. ``UsageError`` for a trial that
-    there is not."""
-    study = load_study(store, key)
-    if number not in {trial.number for trial in study.trials if trial.state != "fail"}:
-        raise UsageError(f"study {study.key}: trial {number}: there is none that can be replayed")
-    argv = [sys.executable, "-m", "tracekit.cli.main", "trial", study.key, str(number), "--db", str(store.path.resolve())]
-    for job in reversed(list_jobs(store.folder)):
-        if job.argv == argv and job.state in ("queued", "running"):
-            return job.id
-    begun = Job.create(store.folder, "trial", {"argv": argv, "who": who})
-    begun.start_detached(argv)
-    return begun.id
 
 
 def _one_job(store: Store, job: str) -> dict[str, JobStatus]:

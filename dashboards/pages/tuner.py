@@ -5,39 +5,38 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
+from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from dashboards.address import parse_address
-from dashboards.interval_figure import Whisker, interval_figure
-from dashboards.markup import aria, control, data_table, figure_with_table
+from dashboards.markup import aria, control, figure_with_table
+from dashboards.pages.tuner_answer import answer_of, proof_of
 from dashboards.pages.tuner_trial import columns_of, register_trial, render_trial, trial_grid
 from dashboards.palette import THEMES, Theme
 from dashboards.queries import RunBook
 from dashboards.study_figures import front_figure, history_figure, levels_figure, shares_figure, steps_figure
 from dashboards.study_rows import (
-    Effect,
-    effects_of,
     front_of,
-    gains_of,
     history_of,
     levels_of,
     steps_of,
 )
 from dashboards.study_ways import trial_rows, ways_of
-from dashboards.study_words import describe_front, describe_gains, describe_history, describe_levels, describe_steps, standing
+from dashboards.study_words import describe_front, describe_history, describe_levels, describe_steps, standing
 from dashboards.ways_figure import describe_ways, ways_data, ways_figure
 from dashboards.words import MISSING, count, percent
+from dashboards.work import cancel_job, resume_job
 from tracekit.errors import TracekitError
 from tracekit.studies import Study, list_studies, load_study
 
 __all__ = ["layout", "register", "render"]
 
 EVERY_MS = 2000
+HIDDEN = {"display": "none"}
 LISTED = 100
 _OUTPUTS = (
     ("tn-study", "options"), ("tn-study", "value"), ("tn-said", "children"), ("tn-error", "children"), ("tn-trial", "children"),
     ("tn-answer", "children"), ("tn-body", "children"), ("tn-grid", "rowData"), ("tn-grid", "columnDefs"), ("tn-all", "data"),
-    ("tn-drawn", "data"),
+    ("tn-drawn", "data"), ("tn-stop", "style"), ("tn-resume", "style"),
 )  # fmt: skip
 
 
@@ -67,6 +66,14 @@ def layout() -> Any:
             ),
             html.P("Loading …", id="tn-said", className="verdict", role="status"),
             html.P(id="tn-error", className="notice", role="alert"),
+            html.Div(
+                [
+                    html.Button("Stop the search", id="tn-stop", type="button", style=HIDDEN),
+                    html.Button("Go on with the search", id="tn-resume", type="button", style=HIDDEN),
+                    html.Span(id="tn-acted", role="status", className="quiet"),
+                ],
+                className="ways",
+            ),
             html.Div(id="tn-answer"),
             html.Div(id="tn-body"),
             html.Div(brush, className="controls", role="group", **aria("Which trials are marked"), id="tn-brush"),
@@ -113,63 +120,61 @@ def register(app: Dash, book: RunBook) -> None:
     )
     register_trial(app, book)
 
+    def acted(_: int | None, __: int | None, search: str | None) -> Any:
+        return act(book, search, ctx.triggered_id) if ctx.triggered_id else no_update
+
+    buttons = [Input("tn-stop", "n_clicks"), Input("tn-resume", "n_clicks")]
+    app.callback(Output("tn-acted", "children"), *buttons, State("url", "search"), prevent_initial_call=True)(acted)
+
 
 def render(book: RunBook, search: str | None, theme: str, drawn: list[Any] | None = None) -> tuple[Any, ...]:
     """What the page shows for an address, in the order of ``_OUTPUTS``. ``drawn``: the mark of what it shows already."""
     address = parse_address(search)
     keep = [no_update] * 5
+    hidden = (HIDDEN, HIDDEN)
     try:
         study = load_study(book.store, address.study or "last")
         options = [_option(each) for each in list_studies(book.store)[:LISTED]]
     except TracekitError as error:
-        return [], None, "", str(error), None, None, None, [], no_update, None, None
+        return [], None, "", str(error), None, None, None, [], no_update, None, None, *hidden
     mark = [study.key, study.changed, study.state, theme]
     state, panel = standing(study), render_trial(book, study, address)
+    buttons = _buttons(book, study)
     if mark == drawn:
-        return options, study.key, state, "", panel, no_update, *keep
+        return options, study.key, state, "", panel, no_update, *keep, *buttons
     look, rows = THEMES[theme], trial_rows(study)
     ways = ways_of(study)
     data = None if ways is None else ways_data(ways)
     shown = {"ways": data, "rows": rows}
     body = list(_body(study, look))
-    return options, study.key, state, "", panel, list(_answer(study)), body, rows, columns_of(study), shown, mark
+    return options, study.key, state, "", panel, list(answer_of(study)), body, rows, columns_of(study), shown, mark, *buttons
+
+
+def act(book: RunBook, search: str | None, what: str) -> str:
+    """Stop or resume the search that an address names; what to say."""
+    try:
+        study = load_study(book.store, parse_address(search).study or "last")
+        if study.job is None:
+            return "the job that searched is not kept any more"
+        (cancel_job if what == "tn-stop" else resume_job)(book, study.job.id)
+    except TracekitError as error:
+        return str(error)
+    return "asked to stop" if what == "tn-stop" else "started again"
+
+
+def _buttons(book: RunBook, study: Study) -> tuple[Any, Any]:
+    """Which of the two buttons is there."""
+    runs = study.state in ("running", "queued")
+    again = study.state in ("cancelled", "lost", "failed") and study.job is not None and bool(study.job.argv)
+    return tuple({} if wanted and not book.read_only else HIDDEN for wanted in (runs, again))  # type: ignore[return-value]
 
 
 def _option(study: Study) -> dict[str, str]:
     return {"value": study.key, "label": f"{study.key[:8]} · {study.trace} · {len(study.trials)} trials · {study.state}"}
 
 
-def _answer(study: Study) -> Iterator[Any]:
-    """What to set, in words and as flags to copy."""
-    answer = study.answer
-    if answer is None:
-        yield html.P(
-            "No answer yet: it comes when the search has ended and has been proved on other windows.", className="hint"
-        )
-        return
-    yield html.H2("What to set")
-    head = "CHANGE" if answer["recommended"] else "NO CHANGE RECOMMENDED"
-    yield html.P([html.Strong(head), f": {answer['why']}."], className="advice")
-    if answer["recommended"]:
-        lines = {"vLLM": answer["flags"], "tracekit": " ".join(f"--set {each}" for each in answer["sets"])}
-        for name, text in lines.items():
-            if text:
-                copy = dcc.Clipboard(content=text, title=f"Copy the flags for {name}", className="copy")
-                yield html.Div([html.Span(name, className="quiet"), html.Code(text, className="flags"), copy], className="ways")
-    changes = [
-        [c["knob"], str(c["old"]), str(c["new"]), "follows from the others" if c["derived"] else ""]
-        for c in answer.get("changes", ())
-    ]
-    if changes:
-        yield data_table(("Knob", "Now", "Then", ""), changes, caption="What differs from the current policy", numeric=9)
-    before, after = ([each["id"] for each in answer.get(name, ())] for name in ("findings", "findings_after"))
-    if before and "findings_after" in answer:
-        said = [f"{each} ({'still there' if each in after else 'gone'})" for each in before]
-        yield html.P(f"What the current policy suffers from, and what is left of it: {', '.join(said)}.", className="summary")
-
-
 def _body(study: Study, theme: Theme) -> Iterator[Any]:
-    yield from _proof(study, theme)
+    yield from proof_of(study, theme)
     yield from _search(study, theme)
     yield from _plateau(study, theme)
     ways = ways_of(study)
@@ -179,32 +184,6 @@ def _body(study: Study, theme: Theme) -> Iterator[Any]:
             "tn-ways", ways_figure(ways, theme), describe_ways(ways), ("Axis", "Levels"),
             [[axis.name, ", ".join(axis.ticks)] for axis in ways.axes],
         )  # fmt: skip
-
-
-def _proof(study: Study, theme: Theme) -> Iterator[Any]:
-    for title, name, effects in (
-        ("What it brings on traffic that was not searched", "tn-gains", gains_of(study)),
-        ("Which change does it", "tn-ablation", effects_of(study)),
-    ):
-        drawn = [each for each in effects if each.estimate is not None]
-        if not drawn:
-            continue
-        yield html.H2(title)
-        rows = [
-            [_label(e), _gain(e.estimate), _gain(e.low), _gain(e.high), count(e.n), count(e.requests), e.reason or ""]
-            for e in effects
-        ]
-        head = ("Case", "Gain", "from", "to", "Windows", "Requests", "")
-        figure = interval_figure([_whisker(each) for each in drawn], theme, "SLO-goodput against the current policy, %")
-        yield figure_with_table(name, figure, describe_gains(effects), head, rows)
-    losers = (study.answer or {}).get("losers")
-    if losers:
-        yield html.H2("Who loses")
-        rows = [[g["kind"], g["name"], percent(g["before"]), percent(g["after"]), count(g["n"])] for g in losers["groups"][:50]]
-        said = (f"{count(losers['won'])} requests meet their SLO only now, {count(losers['lost'])} no longer do, of"
-                f" {count(losers['n'])} on the windows held out.")  # fmt: skip
-        yield html.P(said, className="summary")
-        yield data_table(("By", "Group", "Attained now", "then", "n"), rows, caption="Largest loss first", numeric=2)
 
 
 def _search(study: Study, theme: Theme) -> Iterator[Any]:
@@ -258,22 +237,6 @@ def _plateau(study: Study, theme: Theme) -> Iterator[Any]:
         said = f"{first} explains most of what differs between the trials: {100 * shares[first]:.0f} % of it (PED-ANOVA)."
         rows = [[name, percent(share)] for name, share in shares.items()]
         yield figure_with_table("tn-shares", shares_figure(shares, theme), said, ("Knob", "Share"), rows)
-
-
-def _whisker(effect: Effect) -> Whisker:
-    assert effect.estimate is not None
-    low, high = effect.low, effect.high
-    clear = low is not None and high is not None and (low > 0 or high < 0)
-    verdict = "unclear" if not clear else "better" if effect.estimate > 0 else "worse"
-    return Whisker(_label(effect), effect.estimate, low, high, verdict, f"(n {effect.n} windows, {effect.requests:,} requests)")
-
-
-def _label(effect: Effect) -> str:
-    return f"{effect.group}: {effect.label}"
-
-
-def _gain(value: float | None) -> str:
-    return MISSING if value is None else f"{100 * value:+.1f} %"
 
 
 def _number(value: float | None) -> str:

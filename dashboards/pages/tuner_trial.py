@@ -12,11 +12,11 @@ from dashboards.address import Address, parse_address
 from dashboards.palette import GRID_THEME
 from dashboards.queries import RunBook
 from dashboards.words import percent, seconds
-from dashboards.work import room_for_one
+from dashboards.work import start_job
 from tracekit.errors import TracekitError, UsageError
 from tracekit.experiments.knobs import knob_text
 from tracekit.jobs import JobStatus, list_jobs
-from tracekit.studies import Study, Trial, load_study, start_trial, trial_run_name
+from tracekit.studies import Study, Trial, load_study, trial_run_name
 
 __all__ = ["columns_of", "register_trial", "render_trial", "trial_grid"]
 
@@ -68,19 +68,20 @@ def register_trial(app: Dash, book: RunBook) -> None:
 
 
 def start(book: RunBook, search: str | None) -> str:
-    """Start the replay of the trial that an address names; what to say."""
+    """Start the replay of the trial that an address names, unless one is at it; what to say."""
     address = parse_address(search)
     try:
-        if book.read_only:
-            raise UsageError("this dashboard only reads: nothing can be started here")
-        if address.trial is None:
-            raise UsageError("no trial is chosen")
         study = load_study(book.store, address.study or "last")
-        with room_for_one(book):
-            job = start_trial(book.store, study.key, address.trial)
+        trial = next((each for each in study.trials if each.number == address.trial and each.state != "fail"), None)
+        if trial is None:
+            raise UsageError(f"study {study.key}: trial {address.trial}: there is none that can be replayed")
+        job = _job_of(book, study, trial)
+        if job is not None and job.state in ("queued", "running"):
+            return f"job {job.id} is at it"
+        words = ["trial", study.key, str(trial.number), "--db", str(book.store.path.resolve())]
+        return f"started as job {start_job(book, 'trial', words)}"
     except TracekitError as error:
         return str(error)
-    return f"started as job {job}"
 
 
 def render_trial(book: RunBook, study: Study, address: Address) -> Any:

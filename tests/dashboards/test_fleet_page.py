@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from dashboards.fleet_figures import heat_figure, imbalance_figure, link_figure, stages_figure
-from dashboards.fleet_rows import _between, heats_of, imbalance_of, link_of, stages_of, together_of
+from dashboards.fleet_rows import heats_of, imbalance_of, link_of, stages_of, together_of
 from dashboards.pages import fleet
 from dashboards.palette import DARK, LIGHT
 from dashboards.queries import RunBook
+from dashboards.time_sums import between
 from tracekit.cli.main import main
 from tracekit.replay import replay
 from tracekit.store import load_run, sql
@@ -52,7 +53,7 @@ def test_the_part_of_intervals_in_each_bin() -> None:
         sum(w * max(0.0, min(b, high) - max(a, low)) for a, b, w in zip(start, stop, weight, strict=True))
         for low, high in zip(edges[:-1], edges[1:], strict=True)
     ]
-    np.testing.assert_allclose(_between(edges, start, stop, weight), plain, atol=1e-8)
+    np.testing.assert_allclose(between(edges, start, stop, weight), plain, atol=1e-8)
 
 
 @pytest.mark.parametrize("run", ["1", "2"])

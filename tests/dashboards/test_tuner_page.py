@@ -28,12 +28,12 @@ from dashboards.study_rows import (
 from dashboards.study_ways import trial_rows, ways_of
 from dashboards.study_words import describe_front, describe_gains, describe_history, describe_steps, standing
 from dashboards.ways_figure import ways_data, ways_figure
+from dashboards.work import list_work
 from tests.dashboards.runs import in_a_killed_process
 from tests.dashboards.studies import made_study, many_rows, trial_row
-from tracekit.errors import UsageError
 from tracekit.jobs import Job, list_jobs
 from tracekit.store import Store
-from tracekit.studies import Study, load_study, start_trial
+from tracekit.studies import Study, load_study
 
 GAIN = {"n": 3, "requests": 900, "base": 1.0, "level": 1.5, "base_attainment": 0.4, "level_attainment": 0.6, "estimate": 0.5,
         "low": 0.2, "high": 0.8, "verdict": "better"}  # fmt: skip
@@ -211,7 +211,7 @@ def test_how_a_study_stands(store: Store) -> None:
 def test_the_page_is_drawn_and_not_sent_twice(store: Store, study: Study) -> None:
     book = RunBook(store.path)
     answer = tuner.render(book, "", "light")
-    options, value, said, error, panel, answered, body, rows, columns, sent, mark = answer
+    options, value, said, error, panel, answered, body, rows, columns, sent, mark, stop, resume = answer
     assert [each["value"] for each in options] == [value] == [study.key]
     assert said.startswith("Finished: 6 of 6 trials. 4 complete, 1 pruned, 1 failed.") and error == "" and panel is None
     assert "--max-num-batched-tokens 2048" in shown(answered) and "QUEUE_SEATS (gone)" in shown(answered)
@@ -222,7 +222,8 @@ def test_the_page_is_drawn_and_not_sent_twice(store: Store, study: Study) -> Non
     assert [row["trial"] for row in rows] == list(range(6)) and rows == trial_rows(study) == sent["rows"]
     assert {"k0", "k1", "k2", "value", "ttft_p99"} <= {column["field"] for column in columns}
     again = tuner.render(book, "?trial=2&br=0:0-0.5", "light", json.loads(json.dumps(mark)))
-    assert again[5] is no_update and again[6:] == (no_update,) * 5 and again[2] == said
+    assert again[5] is no_update and again[6:11] == (no_update,) * 5 and again[2] == said
+    assert (stop, resume) == (tuner.HIDDEN, tuner.HIDDEN)
     assert tuner.render(book, "", "dark", mark)[6] is not no_update
     assert tuner.render(book, "?study=ffff", "light")[3].startswith("study ffff: no such study; expected the key of one")
 
@@ -236,11 +237,9 @@ def test_a_trial_says_its_figures_and_how_to_open_it(store: Store, study: Study)
     failed = shown(render_trial(book, study, Address(trial=4)))
     assert "It failed: its KV does not fit." in failed and "tn-replay" not in failed
     assert "no such trial" in shown(render_trial(book, study, Address(trial=77)))
-    assert start(book, "?study=0123") == "no trial is chosen"
-    assert start(RunBook(store.path, read_only=True), "?trial=2") == "this dashboard only reads: nothing can be started here"
+    assert "trial None: there is none that can be replayed" in start(book, "?study=0123")
+    assert start(RunBook(store.path, read_only=True), "?trial=2").startswith("this dashboard is read-only; from the shell: ")
     assert "there is none that can be replayed" in start(book, "?trial=4")
-    with pytest.raises(UsageError, match="trial 77"):
-        start_trial(store, study.key, 77)
     assert [job.kind for job in list_jobs(store.folder)] == ["tune"]
 
 
@@ -270,3 +269,20 @@ def test_a_real_study_s_trial_becomes_a_run_that_the_pages_open(tmp_path: Path) 
     panel = shown(render_trial(book, load_study(Store(db), "last"), Address(trial=1)))
     assert '"/verdict?run=2"' in panel and '"/timeline?run=2"' in panel and '"/compare?run=1&cmp=2"' in panel
     assert tuner.render(book, "?trial=1", "light")[3] == ""
+
+
+def test_a_search_is_stopped_and_goes_on_from_the_page(store: Store) -> None:
+    job = Job.create(store.folder, "tune", {"argv": ["/bin/true"]})
+    job.begin()
+    made_study(store, ROWS[:2], job=job.id, trials=9)
+    book, reader = RunBook(store.path), RunBook(store.path, read_only=True)
+    assert tuner.render(book, "", "light")[-2:] == ({}, tuner.HIDDEN)
+    assert tuner.render(reader, "", "light")[-2:] == (tuner.HIDDEN, tuner.HIDDEN)
+    assert "read-only" in tuner.act(reader, "", "tn-stop") and not job.cancelled()
+    assert tuner.act(book, "", "tn-stop") == "asked to stop" and job.cancelled()
+    assert "is running; expected a job that has ended" in tuner.act(book, "", "tn-resume")
+    job.finish({"exit_code": 130, "cancelled": True})
+    assert tuner.render(book, "", "light")[-2:] == (tuner.HIDDEN, {})
+    assert tuner.act(book, "", "tn-resume") == "started again"
+    (row,) = [row for row in list_work(book) if row.id == job.id]
+    assert row.look == "/tuner?study=01234567"
