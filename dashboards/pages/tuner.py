@@ -66,14 +66,7 @@ def layout() -> Any:
             ),
             html.P("Loading …", id="tn-said", className="verdict", role="status"),
             html.P(id="tn-error", className="notice", role="alert"),
-            html.Div(
-                [
-                    html.Button("Stop the search", id="tn-stop", type="button", style=HIDDEN),
-                    html.Button("Go on with the search", id="tn-resume", type="button", style=HIDDEN),
-                    html.Span(id="tn-acted", role="status", className="quiet"),
-                ],
-                className="ways",
-            ),
+            html.Div(_actions(), className="ways"),
             html.Div(id="tn-answer"),
             html.Div(id="tn-body"),
             html.Div(brush, className="controls", role="group", **aria("Which trials are marked"), id="tn-brush"),
@@ -88,6 +81,14 @@ def layout() -> Any:
             dcc.Store(id="tn-painted"),
         ]
     )
+
+
+def _actions() -> list[Any]:
+    return [
+        html.Button("Stop the search", id="tn-stop", type="button", style=HIDDEN),
+        html.Button("Go on with the search", id="tn-resume", type="button", style=HIDDEN),
+        html.Span(id="tn-acted", role="status", className="quiet"),
+    ]
 
 
 def register(app: Dash, book: RunBook) -> None:
