@@ -77,8 +77,7 @@ def layout() -> Any:
             dcc.Interval(id="tn-tick", interval=EVERY_MS),
             dcc.Store(id="tn-all"),
             dcc.Store(id="tn-drawn"),
-            dcc.Store(id="tn-moved"),
-            dcc.Store(id="tn-painted"),
+            *(dcc.Store(id=name) for name in ("tn-moved", "tn-painted")),
         ]
     )
 
