@@ -22,10 +22,13 @@ __all__ = ["NAMES", "main", "readme", "result_name", "run_one"]
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 NAMES = (
-    "startup", "iterations", "lean", "mooncake", "policies", "blame", "whole", "experiment", "load", "dashboard", "export",
-    "engine",
+    "startup", "iterations", "lean", "mooncake", "policies", "blame", "whole", "experiment", "load", "dashboard",
+    "dashboard_served", "dashboard_soak", "export", "engine",
 )  # fmt: skip
+FULL = {"dashboard_served": ["--sequences", "30"]}
 QUICK = {
+    "dashboard_served": ["--iterations", "100000", "--brushes", "5", "--visits", "2"],
+    "dashboard_soak": ["--minutes", "1"],
     "export": ["--requests", "5000", "--page-requests", "20000"],
     "policies": ["--scale", "0.3"],
     "blame": ["--requests", "20000"],
@@ -101,7 +104,7 @@ def main(argv: list[str] | None = None) -> None:
     for name in given.only:
         print(f"== {name}", flush=True)
         try:
-            result = run_one(name, QUICK.get(name, []) if given.quick else [])
+            result = run_one(name, (QUICK if given.quick else FULL).get(name, []))
         except subprocess.CalledProcessError as error:
             broken.append(name)
             print(f"benchmark {name} broke: exit code {error.returncode}", flush=True)

@@ -30,7 +30,7 @@ def tracekit(*arguments: str, code: int = 0, cwd: Path | None = None) -> subproc
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["replay"], 2, "tracekit: nothing given for TRACE... (see tracekit replay --help)"),
+        (["replay"], 2, "tracekit: no trace; expected TRACE..., --from-run RUN"),
         (["experiment", "x"], 2, "tracekit: nothing given for --vary KNOB=A,B[,...] (see tracekit experiment --help)"),
         (["explain"], 2, "tracekit: nothing given for RUN (see tracekit explain --help)"),
         (["repla", "x"], 2, "No such command 'repla'. Did you mean 'replay'"),

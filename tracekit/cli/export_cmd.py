@@ -118,4 +118,4 @@ def _page(run: str, db: Path, options: dict[str, Any]) -> ExportReport:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("export", short_help="A run for Perfetto, as tables, a page, a ticket, or flags to paste.")(export)
+    app.command("export", short_help="Write a run for Perfetto, as tables, a page, or flags.")(export)
