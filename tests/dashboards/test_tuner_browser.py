@@ -98,5 +98,5 @@ def test_the_page_is_readable_in_both_themes_and_on_a_phone(
         shown = watch(url, color_scheme=scheme).open("tuner?trial=3")
         shown.page.wait_for_function(READY)
         shown.page.set_viewport_size({"width": 390, "height": 800})
-        assert shown.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        shown.page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")  # figures follow in a moment
         shown.page.goto("about:blank")
