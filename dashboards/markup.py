@@ -49,7 +49,7 @@ def figure_with_table(
         [
             html.Figcaption(said, id=f"{name}-said", className="summary"),
             html.Div(dcc.Graph(id=name, figure=figure, config=GRAPH), role="group", **aria(said)),
-            html.Div([table, _exports(name)], className="under"),
+            html.Div([table, _exports(name)], className="below"),
         ],
         className="drawn",
     )

@@ -293,6 +293,6 @@ def test_every_chart_has_its_sentence_and_its_table(cases: Cases, site: Watched)
         if page.path == "/timeline":
             site.drawn().page.wait_for_selector("#timeline-table table", state="attached")
         site.page.evaluate("() => document.querySelectorAll('main details').forEach(each => { each.open = true; })")
-        site.page.wait_for_function("() => [...document.querySelectorAll('main .told')].every(each => each.querySelector('table'))")
+        site.page.wait_for_function("() => [...document.querySelectorAll('main .told')].every(e => e.querySelector('table'))")
         missing += [(page.path, name) for name in site.page.evaluate(TWINS)]
     assert missing == []
