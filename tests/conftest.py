@@ -6,7 +6,10 @@ A landing must not depend on the draw. Looking for what no draw has met yet is i
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # How long an example takes says something about the machine, not about the code.
@@ -14,3 +17,23 @@ _UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("same", _UNTIMED, derandomize=True, database=None)
 settings.register_profile("explore", _UNTIMED, derandomize=False, print_blob=True)
 settings.load_profile("explore" if os.environ.get("TRACEKIT_EXPLORE") else "same")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """One Chromium for all tests of a process: a second one cannot be driven from it. Where there is none they are skipped, but
+    not where one is required, as by ``.ci/run``."""
+    from tests.dashboards.browser import ARGUMENTS, chromium
+
+    path = chromium()
+    if path is None:
+        why = "no Chromium: `make browser` installs one, or TRACEKIT_CHROMIUM names one"
+        if os.environ.get("TRACEKIT_BROWSER") == "required":
+            pytest.fail(why)
+        pytest.skip(why)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        yield launched
+        launched.close()

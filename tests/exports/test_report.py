@@ -19,7 +19,6 @@ from dashboards.report_markup import Html, data_table, element
 from dashboards.report_page import page_html
 from dashboards.run_report import run_page
 from dashboards.tune_report import tune_page
-from tests.dashboards.conftest import browser  # noqa: F401
 from tests.exports.conftest import HOSTILE, Runs
 from tests.exports.test_flag_text import TUNED
 from tracekit.errors import UsageError
@@ -155,7 +154,7 @@ def test_a_timelines_longest_iteration_is_the_runs(runs: Runs, pages: dict[str, 
 
 @pytest.mark.parametrize("kind", [*KINDS, "tuned"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_opens_offline_in_a_browser(pages: dict[str, Path], browser: Any, kind: str, scheme: str) -> None:  # noqa: F811
+def test_it_opens_offline_in_a_browser(pages: dict[str, Path], browser: Any, kind: str, scheme: str) -> None:
     context = browser.new_context(color_scheme=scheme, offline=True)
     try:
         page, asked, said = context.new_page(), [], []
@@ -181,7 +180,7 @@ def test_it_opens_offline_in_a_browser(pages: dict[str, Path], browser: Any, kin
 
 @pytest.mark.parametrize("kind", ["tight", "tuned"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_is_accessible(pages: dict[str, Path], browser: Any, kind: str, scheme: str, tmp_path: Path) -> None:  # noqa: F811
+def test_it_is_accessible(pages: dict[str, Path], browser: Any, kind: str, scheme: str, tmp_path: Path) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     plain = tmp_path / "page.html"  # the checker is a script of its own, which the page's policy would keep out
     plain.write_text(re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", pages[kind].read_text()))
