@@ -106,7 +106,8 @@ def measure_workload(workload: Workload, seeds: int, report: Report) -> None:
             seed = at * 2 * DRAWS
             first, other = seeds_of(seed, DRAWS)
             baseline = folder / "base.json"
-            write_json(baseline, baseline_document(Replays(setup, "baseline", full=False), first + other, []))
+            before = Replays(setup, "baseline", full=False)
+            write_json(baseline, baseline_document(before, first + other, before.plain().figures, []))
             for kind, here in changed.items():
                 found[kind].append(overall(judged(here, baseline, seed)))
         wall = _gate_s(workload, folder)

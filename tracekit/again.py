@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from tracekit.store import Store, load_run, resolve_run
 if TYPE_CHECKING:
     from tracekit.replay import Setup
 
-__all__ = ["prepare_again"]
+__all__ = ["option_beside", "prepare_again"]
 
 _MAY_DIFFER = {
     "inputs", "engine", "sets", "replicas", "pd", "router", "fail", "slow", "events", "name", "diagnose", "db", "progress", "say",
@@ -46,13 +46,21 @@ def prepare_again(store: Store, given: dict[str, Any], sets: Sequence[str], tell
 
 
 def _refuse_others(given: dict[str, Any]) -> None:
-    from tracekit.replay import replay
-
     if given["inputs"]:
         raise UsageError("--from-run: the trace is the run's; expected no TRACE beside it")
     if given["engine"] == "torch":
         raise UsageError("--from-run: a recorded run is replayed by the simulator; expected --engine sim")
+    also = option_beside(given, _MAY_DIFFER)
+    if also is not None:
+        raise UsageError(f"{also} beside --from-run: that is the run's own; expected --set KNOB=VALUE for what differs")
+
+
+def option_beside(given: Mapping[str, Any], allowed: Container[str]) -> str | None:
+    """The first option of ``replay`` in ``given`` that somebody gave and that is not ``allowed`` beside something recorded, which
+    has its own; as it is written on a command line."""
+    from tracekit.replay import replay
+
     for name, parameter in inspect.signature(replay).parameters.items():
-        if name not in _MAY_DIFFER and given[name] != parameter.default:
-            option = _OPTIONS.get(name, name).replace("_", "-")
-            raise UsageError(f"--{option} beside --from-run: that is the run's own; expected --set KNOB=VALUE for what differs")
+        if name in given and name not in allowed and given[name] not in (parameter.default, None, ()):
+            return f"--{_OPTIONS.get(name, name).replace('_', '-')}"
+    return None

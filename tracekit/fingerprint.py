@@ -7,6 +7,7 @@ import json
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from tracekit.traces.source import TraceSource
 
-__all__ = ["SHOWN", "code_digest", "digest_of", "slice_document", "source_digest", "text_digest"]
+__all__ = ["SHOWN", "code_digest", "digest_of", "slice_document", "source_digest", "sources_digest", "text_digest"]
 
 SHOWN = 16
 """Hex digits of a digest that are written down."""
@@ -58,9 +59,14 @@ def code_digest() -> str:
     import replay_engine
     import tracekit
 
+    return sources_digest(replay_engine, tracekit)[:SHOWN]
+
+
+def sources_digest(*packages: ModuleType) -> str:
+    """Of every module of ``packages``, by name and bytes."""
     found = hashlib.sha256()
-    for package in (replay_engine, tracekit):
+    for package in packages:
         folder = Path(str(package.__file__)).parent
         for path in sorted(folder.rglob("*.py")):
             found.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
-    return found.hexdigest()[:SHOWN]
+    return found.hexdigest()

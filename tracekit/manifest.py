@@ -7,7 +7,6 @@ whether the same bytes came out, or which input differs.
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import platform
@@ -17,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracekit import __version__
+from tracekit.again import option_beside
 from tracekit.errors import InputError, UsageError, shown
 from tracekit.fingerprint import code_digest, digest_of, source_digest, text_digest
 from tracekit.store import load_run
-from tracekit.store.files import read_json, write_json
+from tracekit.store.files import read_json, write_json, write_text
 
 if TYPE_CHECKING:
     from tracekit.replay import Setup
@@ -43,7 +43,7 @@ SCHEMA = "tracekit.manifest/1"
 MANIFEST, VERDICT = "manifest.json", "verdict.json"
 READING = ("mapping", "trace_format", "arrival", "cached", "on_error", "max_dropped", "dedupe")
 """Options that decide what becomes of a file."""
-_BESIDE = ("inputs", "from_manifest", "name", "diagnose", "db", "progress", "say", "on_error", "engine")
+_BESIDE = ("inputs", "from_manifest", "name", "diagnose", "db", "progress", "say", "engine")
 """What can be given beside a manifest. A file is read as the manifest says; its engine is the simulator."""
 LIBRARIES = ("numpy", "duckdb", "pyarrow", "polars")
 
@@ -69,7 +69,7 @@ def write_manifest(store: Store, run: int, setup: Setup, *, matrix: Mapping[str,
     folder = folder_of(store, run)
     folder.mkdir(parents=True, exist_ok=True)
     if verdict is not None:
-        (folder / VERDICT).write_text(verdict_text(verdict), encoding="utf-8")
+        write_text(folder / VERDICT, verdict_text(verdict))
     write_json(folder / MANIFEST, found)
     return found
 
@@ -142,12 +142,11 @@ def _inputs(given: Mapping[str, Any]) -> list[str]:
 
 def _refuse_options(given: Mapping[str, Any]) -> None:
     """A manifest says it all: an option that would change the run is a slip."""
-    from tracekit.replay import replay
-
-    parameters = inspect.signature(replay).parameters
-    also = [name for name, each in parameters.items() if name not in _BESIDE and given[name] and given[name] != each.default]
-    if also:
-        raise UsageError(f"--{also[0].replace('_', '-')}: the manifest says it; expected only --name and --db beside --from")
+    if given["engine"] == "torch":
+        raise UsageError("--engine torch: a manifest is replayed by the simulator; expected --engine sim")
+    also = option_beside(given, _BESIDE)
+    if also is not None:
+        raise UsageError(f"{also}: the manifest says it; expected only --name and --db beside --from")
 
 
 def restored_setup(store: Store, manifest: Mapping[str, Any], given: Mapping[str, Any], tell: Any) -> Setup:

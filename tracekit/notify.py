@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from tracekit import __version__
-from tracekit.errors import UsageError, shown
+from tracekit.errors import InputError, UsageError, shown
 
 __all__ = [
-    "HOWS", "MOST_LINES", "WEBHOOK_VARIABLE", "Message", "check_hows", "deliver", "error_message", "gate_message",
+    "HOWS", "MOST_LINES", "WEBHOOK_VARIABLE", "Message", "check_hows", "deliver", "error_line", "error_message", "gate_message",
     "prometheus_text", "replay_message", "slack_message", "tune_message",
 ]  # fmt: skip
 
@@ -106,7 +106,13 @@ def tune_message(text: str, exit_code: int) -> Message:
 
 def error_message(kind: str, error: object, exit_code: int) -> Message:
     """Of work that did not get to its end."""
-    return Message(kind=kind, title=f"{kind}: error", lines=[shown(" ".join(str(error).split()), CLIP)], exit_code=exit_code)
+    return Message(kind=kind, title=f"{kind}: error", lines=[error_line(error)], exit_code=exit_code)
+
+
+def error_line(error: object) -> str:
+    """An error as others may hear of it: of an unusable input which file and why, never the value, which is a trace's."""
+    said = f"{Path(error.file).name if error.file else 'input'}: {error.reason}" if isinstance(error, InputError) else str(error)
+    return shown(" ".join(said.split()), CLIP)
 
 
 def slack_message(message: Message) -> dict[str, Any]:

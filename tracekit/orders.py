@@ -6,7 +6,6 @@ in them can be taken for another option; a policy is TOML or a server's command 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,9 @@ from typing import Any
 from replay_engine.config import ConfigError
 from replay_engine.policy import Policy, build_policy
 from replay_engine.profile import DEFAULT_PROFILE, list_profiles, load_profile
+from tracekit.engines import ENGINES
 from tracekit.errors import UsageError, shown
+from tracekit.fingerprint import text_digest
 from tracekit.metrics import SloTable, parse_slo
 from tracekit.slices import check_slice
 from tracekit.store import Store, load_run
@@ -24,7 +25,6 @@ __all__ = [
     "DEFAULT_PROFILE", "ENGINES", "ConfigError", "ReplayOrder", "again_words", "profiles_known", "replay_words", "tune_words",
 ]  # fmt: skip
 
-ENGINES = ("auto", "sim", "torch")
 LONGEST = 20_000
 """Characters of a policy; other values are far shorter."""
 
@@ -124,7 +124,7 @@ def _profile(store: Store, row: Mapping[str, Any]) -> str:
             return str(row["profile"])
     except ConfigError:
         pass
-    path = store.folder / "profiles" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.toml"
+    path = store.folder / "profiles" / f"{text_digest(text)}.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return str(path.absolute())
@@ -143,4 +143,7 @@ def _slice_words(part: Mapping[str, Any]) -> list[str]:
     if part.get("thin"):
         words.append(f"--thin={part['thin'][0]}/{part['thin'][1]}")
         words += [f"--by={part['by']}"] if part.get("by") else []
+    words += [f"--sessions={part['sessions']}"] if part.get("sessions") else []
+    words += ["--spread-ticks"] if part.get("spread_ticks") else []
+    words += [f"--seed={part['seed']}"] if part.get("seed") else []
     return words

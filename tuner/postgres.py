@@ -29,7 +29,8 @@ TABLE = "CREATE TABLE IF NOT EXISTS tracekit_cells (study text, key text, result
 def check_url(url: str) -> None:
     """Errors: ``UsageError`` for anything but a PostgreSQL URL."""
     if not url.startswith(SCHEMES):
-        raise UsageError(f"--storage {shown(url)}: expected postgresql://USER@HOST/DATABASE, or nothing for a file")
+        scheme = url.partition("://")[0] if "://" in url else "..."  # what follows may hold a password
+        raise UsageError(f"--storage {shown(scheme)}://...: expected postgresql://USER@HOST/DATABASE, or nothing for a file")
 
 
 def optuna_url(url: str) -> str:

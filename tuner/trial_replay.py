@@ -59,7 +59,7 @@ def _replayed(store: Store, job: Job, asked: tuple[str, int, int | None, bool], 
     if not fresh and (run := _recorded(store, name)) is not None:
         tell(f"run {run} is this trial, recorded before: nothing is replayed (--fresh does it again)")
         row = load_run(store, run)
-        return ReplayReport(run=run, state=row["state"], matrix=row["matrix"], lines=lines)
+        return ReplayReport(run=run, state=row["state"], matrix=row["matrix"], lines=lines, db=store.path)
     document = read_json(found.folder / PLAN)
     if document is None:
         raise UsageError(f"study {found.key}: its plan.json cannot be read")

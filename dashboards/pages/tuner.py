@@ -166,7 +166,9 @@ def _buttons(book: RunBook, study: Study) -> tuple[Any, Any]:
     """Which of the two buttons is there."""
     runs = study.state in ("running", "queued")
     again = study.state in ("cancelled", "lost", "failed") and study.job is not None and bool(study.job.argv)
-    return tuple({} if wanted and not book.read_only else HIDDEN for wanted in (runs, again))  # type: ignore[return-value]
+    if book.read_only:
+        return HIDDEN, HIDDEN
+    return {} if runs else HIDDEN, {} if again else HIDDEN
 
 
 def _option(study: Study) -> dict[str, str]:

@@ -108,9 +108,9 @@ def _figures(study: Study, trial: Trial) -> str:
         value = f"pruned after {trial.windows} of {len(study.windows)} windows, judged to come to {value}"
     met = "" if trial.attainment is None else f", {percent(trial.attainment)} met their SLO"
     tails = ", ".join(
-        f"{name} {seconds(trial.tails_ns[key] / 1e9)}"  # type: ignore[operator]
+        f"{name} {seconds(tail / 1e9)}"
         for key, name in (("ttft_p99", "TTFT P99"), ("tpot_p99", "TPOT P99"), ("longest_gap_p99", "longest gap P99"))
-        if trial.tails_ns.get(key) is not None
+        if (tail := trial.tails_ns.get(key)) is not None
     )
     return f"{value[0].upper()}{value[1:]}{met}. In its worst window: {tails or 'no latencies'}."
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from replay_engine.profile import Latency, load_profile
@@ -37,7 +39,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunData:
     return RunData.replayed(setup_of_recipe(RECIPE, tmp_path_factory.mktemp("run")))
 
 
-def means(run: RunData) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+def means(run: RunData) -> dict[str, npt.NDArray[Any]]:
     """Per ten seconds: tokens in and out, gaps between tokens with their sum (ns); at their ends who runs, how full KV is."""
     rows = run.iterations
     ends = rows["start_ns"] + rows["duration_ns"]
@@ -93,8 +95,8 @@ def snapshots(run: RunData, path: Path, first: int | None = None) -> str:
     return str(path)
 
 
-def fitted(source: str, **options: object) -> SourceReport:
-    found = calibrate_source(SourceRequest(source=source, **options))  # type: ignore[arg-type]
+def fitted(source: str, **options: Any) -> SourceReport:
+    found = calibrate_source(SourceRequest(source=source, **options))
     assert isinstance(found, SourceReport)
     return found
 

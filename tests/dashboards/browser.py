@@ -15,6 +15,7 @@ from typing import Any
 
 from dashboards.app import create_app
 from dashboards.serve import bound
+from tests.dashboards.watched import leave
 
 __all__ = ["ARGUMENTS", "chromium", "served", "serving"]
 
@@ -37,9 +38,11 @@ def serving(db: Path) -> Iterator[str]:
     server = bound(create_app(db).server, "127.0.0.1", 0)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
+    url = f"http://127.0.0.1:{server.server_port}/"
     try:
-        yield f"http://127.0.0.1:{server.server_port}/"
+        yield url
     finally:
+        leave(url)
         server.shutdown()
         thread.join(30)
         server.server_close()
@@ -51,9 +54,12 @@ def served(db: Path, *options: str) -> Iterator[str]:
     command = [sys.executable, "-m", "tracekit.cli.main", "dashboard", "--db", str(db), "--port", "0", "--json", *options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    url = ""
     try:
-        yield _announced(process)["url"]
+        url = _announced(process)["url"]
+        yield url
     finally:
+        leave(url)
         process.terminate()
         said = process.communicate(timeout=30)[1]
         assert "Traceback" not in said, said

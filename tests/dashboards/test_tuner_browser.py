@@ -65,7 +65,6 @@ def test_brushes_add_up_stand_in_the_address_and_mark_the_other_figures(
         page.locator("#tn-clear").click()
         page.wait_for_function("() => document.getElementById('tn-chosen').textContent === ''")
         assert sum(page.evaluate(LINES)) == known and "br=" not in page.url
-        page.goto("about:blank")  # it asks every two seconds: not a server that is going
 
 
 def test_a_trial_is_opened_replayed_and_looked_at(tmp_path: Path, watch: Callable[..., Watched]) -> None:  # noqa: F811
@@ -84,7 +83,6 @@ def test_a_trial_is_opened_replayed_and_looked_at(tmp_path: Path, watch: Callabl
         page.go_back()
         page.get_by_role("link", name="Its Timeline").click()
         page.wait_for_function("() => document.querySelectorAll('#timeline .scatterlayer .trace path.js-fill').length >= 5")
-        page.goto("about:blank")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -99,4 +97,3 @@ def test_the_page_is_readable_in_both_themes_and_on_a_phone(
         shown.page.wait_for_function(READY)
         shown.page.set_viewport_size({"width": 390, "height": 800})
         shown.page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")  # figures follow in a moment
-        shown.page.goto("about:blank")

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["Watched"]
+__all__ = ["Watched", "leave"]
 
 DRAWN = "() => document.querySelectorAll('#timeline .scatterlayer .trace path.js-fill').length >= 5"
 PATIENCE_MS = 90_000
+
+
+_opened: list[Watched] = []
+
+
+def leave(home: str) -> None:
+    """Every page of this server is left: one that still asks would miss the server that stops now."""
+    for each in [each for each in _opened if each.home == home]:
+        _opened.remove(each)
+        if not each.page.is_closed():
+            each.page.goto("about:blank")
 
 
 class Watched:
@@ -16,6 +27,7 @@ class Watched:
     def __init__(self, page: Any, home: str) -> None:
         self.page = page
         self.home = home
+        _opened.append(self)
         self.wrong: list[str] = []
         page.set_default_timeout(PATIENCE_MS)
         page.on("console", lambda said: self.wrong.append(said.text) if said.type in ("error", "warning") else None)

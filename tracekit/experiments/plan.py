@@ -12,7 +12,6 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import replay_engine
@@ -20,6 +19,7 @@ from replay_engine.policy import Policy
 from replay_engine.profile import Profile, parse_profile
 from tracekit import __version__
 from tracekit.experiments.measures import MEASURES
+from tracekit.fingerprint import sources_digest
 from tracekit.metrics import SloTable
 from tracekit.traces.slicing import Slice
 
@@ -138,8 +138,4 @@ def _trace_of(document: Mapping[str, Any]) -> PlannedTrace:
 @cache
 def engine_digest() -> str:
     """The engine's source as a digest: results of one engine are not mixed with another's."""
-    folder = Path(replay_engine.__file__).parent
-    found = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        found.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
-    return found.hexdigest()
+    return sources_digest(replay_engine)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from replay_engine.policy import parse_vllm_command
 from replay_engine.vllm_flags import looks_like_command, split_command, with_flags
 from tracekit.errors import UsageError, shown
+from tracekit.experiments.knobs import knob_text
 from tracekit.exports.wanted import Setting, Wanted, fewest_settings
 from tracekit.flag_rows import CHECKED
 from tracekit.flags import flags_for
@@ -54,10 +55,11 @@ def command_diff(wanted: Wanted, given: str, engine_version: str | None = None) 
     put = [knob for knob, value in new.items() if knob not in stays]
     version = engine_version or wanted.engine_version
     beyond = [each for each in wanted.settings if each.knob not in new and each.knob not in stays and each.knob not in drop]
-    into = _flags([*(Setting(knob=knob, value=_text(new[knob]), why="") for knob in put), *beyond], version, wanted.block_size)
+    added = [Setting(knob=knob, value=knob_text(new[knob]), why="") for knob in put]
+    into = _flags([*added, *beyond], version, wanted.block_size)
     # two of our knobs may be one flag of the engine's
     drop += [knob for knob in split_command(" ".join(["vllm serve", *into])).settings if knob in old and knob not in drop]
-    return CommandDiff(out=tuple(_flags([Setting(knob=knob, value=_text(old[knob]), why="") for knob in drop], "", 16)),
+    return CommandDiff(out=tuple(_flags([Setting(knob=knob, value=knob_text(old[knob]), why="") for knob in drop], "", 16)),
                        into=tuple(into),
                        command=with_flags(command, {knob.rpartition(".")[2] for knob in drop}, into))  # fmt: skip
 
@@ -69,9 +71,3 @@ def _flags(settings: list[Setting], version: str, block_size: int) -> list[str]:
     if version and lacking:
         raise UsageError("--diff: vLLM cannot be set like this: " + "; ".join(f"{each.knob}: {each.reason}" for each in lacking))
     return list(found.vllm)
-
-
-def _text(value: object) -> str:
-    from tracekit.experiments.knobs import knob_text
-
-    return knob_text(value)

@@ -11,13 +11,15 @@ from tracekit.errors import UsageError, shown
 from tracekit.exports.destination import STDOUT, refuse_existing, whole_file
 from tracekit.exports.flag_text import FLAG_FORMATS, flag_text
 from tracekit.exports.wanted import Wanted, read_tuned, wanted_by_finding, wanted_by_run, wanted_by_tuner
-from tracekit.metrics.slo import parse_duration_ns
+from tracekit.slices import parse_window
 from tracekit.store import Store, load_run, resolve_run
 from tracekit.store.findings import load_verdict
 
 __all__ = ["FORMATS", "Asked", "ExportReport", "export", "is_tuned", "tuned_answer"]
 
 FORMATS = ("perfetto", "csv", "parquet", "html", "markdown", *FLAG_FORMATS)
+_NEVER = 1 << 62
+"""Where a window ends that has no end, ns."""
 TUNE = "tune"
 """What stands for the latest answer of a tuner where a run's name is expected."""
 _FILES = {"perfetto": "run-{run}.perfetto.json.gz", "csv": "run-{run}-csv", "parquet": "run-{run}-parquet"}
@@ -164,7 +166,7 @@ def _perfetto(asked: Asked, store: Store, number: int) -> ExportReport:
     from tracekit.exports.perfetto import write_perfetto
 
     row = load_run(store, number)
-    window = None if asked.window is None else _window(asked.window)
+    window = None if asked.window is None else parse_window(asked.window, _NEVER, None)
     out = asked.out or _FILES["perfetto"].format(run=number)
     title = f"run {number}, {row['trace_name']}, {row['profile'] or row['engine']}"
     with whole_file(out, force=asked.force) as stream, store.read() as con:
@@ -173,16 +175,6 @@ def _perfetto(asked: Asked, store: Store, number: int) -> ExportReport:
             where = " in that window" if window else "; replay with --events full"
             raise UsageError(f"run {number} keeps nothing to draw{where}")
     return ExportReport(to=asked.to, run=number, out=out, figures=written)
-
-
-def _window(text: str) -> tuple[int, int]:
-    begin, colon, end = (each.strip() for each in text.partition(":"))
-    if not colon:
-        raise UsageError(f"--window {shown(text)}: expected FROM:TO on the engine clock, as 40s:80s")
-    low, high = (0 if each in ("0", "") else parse_duration_ns(each, where="--window") for each in (begin, end))
-    if high <= low:
-        raise UsageError(f"--window {shown(text)}: it ends before it begins; expected FROM:TO, as 40s:80s")
-    return low, high
 
 
 def _tables(asked: Asked, store: Store, number: int) -> ExportReport:

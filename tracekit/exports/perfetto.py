@@ -196,7 +196,7 @@ def _requests(rows: pl.DataFrame) -> pl.Expr:
     number, begin, end = pl.col("request"), _us("begin_ns"), _us("end_ns")
     told = [_given(each, zero=True) for each in _LENGTHS]
     first = _line('{"ph":"b",', common, number, '","name":', label, ',"ts":', begin, ',"args":{"request":', number, *told,
-                  _given("state", text=True), _given("tenant", text=True), _given("slo_met"), "}},\n")  # fmt: skip
+                  _given("state", text=True), _given("tenant", text=True), _given("slo_met", zero=True), "}},\n")  # fmt: skip
     phase = pl.col("phase").fill_null("")
     inner = _line('{"ph":"b",', common, number, '","name":"', phase, '","ts":', begin, ',"args":{"replica":',
                   pl.col("replica").fill_null(0), _given("reason", text=True), _given("start_iteration", zero=True),

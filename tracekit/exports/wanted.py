@@ -148,7 +148,9 @@ def read_tuned(path: str | Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not JSON"
         raise UsageError(f"{shown(path, 400)}: {reason}; expected what `tracekit tune --json` prints") from None
-    if not isinstance(document, dict) or document.get("schema") != TUNED or document.get("dry_run"):
+    if not isinstance(document, dict) or document.get("schema") != TUNED or any(
+        document.get(each) for each in ("dry_run", "search_only")
+    ):
         raise UsageError(f"{shown(path, 400)}: no answer of a tuner ({TUNED}); expected what `tracekit tune --json` prints")
     return _with_plan(document, Path(path).with_name("plan.json"))
 

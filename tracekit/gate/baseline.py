@@ -63,9 +63,12 @@ def rests_on(setup: Setup) -> dict[str, Any]:
     return plain
 
 
-def baseline_document(replays: Replays, seeds: Sequence[int], findings: Sequence[str]) -> dict[str, Any]:
-    """The file, from replays that are done (those that are not yet are done now)."""
-    plain, drawn = replays.plain().figures, [replays.drawn(seed).figures for seed in seeds]
+def baseline_document(
+    replays: Replays, seeds: Sequence[int], plain: Mapping[str, Figure], findings: Sequence[str]
+) -> dict[str, Any]:
+    """The file, from replays that are done (those that are not yet are done now). ``plain``: the figures of the traffic as it is,
+    which have no noise and are the same on both sides."""
+    drawn = [replays.drawn(seed).figures for seed in seeds]
     figures = {}
     for name in METRICS:
         figures[name] = {"value": _digits(plain[name].value), "n": plain[name].n, "reason": plain[name].reason,

@@ -44,38 +44,41 @@ class Replayed:
 
 
 class Replays:
-    """Replays ``setup``, each replay once. ``full``: keep every event, for gaps between tokens. ``told`` is called after each."""
+    """Replays ``setup``, each replay once. ``full``: keep every event, for gaps between tokens. ``diagnosed``: drawn traffic is
+    diagnosed as well. ``told`` is called after each."""
 
-    def __init__(self, setup: Setup, side: Side, *, full: bool, told: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, setup: Setup, side: Side, *, full: bool, diagnosed: bool = False, told: Callable[[], None] | None = None
+    ) -> None:
         self.setup = setup
-        self._side, self._full, self._told = _SIDES[side], full, told
+        self._side, self._full, self._diagnosed, self._told = _SIDES[side], full, diagnosed, told
         self.sigma_prefill, self.sigma_decode, self.noise_from = stated_error(setup.profile)
-        self._known: dict[tuple[str, int, bool], Replayed] = {}
+        self._known: dict[tuple[str, int], Replayed] = {}
 
     def plain(self) -> Replayed:
         """The traffic as it is, by the profile as it is; diagnosed."""
-        return self._once(("plain", 0, True), lambda: self._replay(replace(self.setup, events="full"), diagnosed=True))
+        return self._once(("plain", 0), lambda: self._replay(replace(self.setup, events="full"), diagnosed=True))
 
     def noisy(self, seed: int) -> Replayed:
         """The traffic as it is, its iterations with noise."""
-        return self._once(("noisy", seed, False), lambda: self._replay(self._with(self.setup, seed), diagnosed=False))
+        return self._once(("noisy", seed), lambda: self._replay(self._with(self.setup, seed), diagnosed=False))
 
-    def drawn(self, seed: int, *, diagnosed: bool = False) -> Replayed:
+    def drawn(self, seed: int) -> Replayed:
         """Traffic like it, drawn by ``seed``, its iterations with noise."""
-        return self._once(("drawn", seed, diagnosed), lambda: self._drawn(seed, diagnosed))
+        return self._once(("drawn", seed), lambda: self._drawn(seed))
 
-    def _once(self, key: tuple[str, int, bool], replay: Callable[[], Replayed]) -> Replayed:
+    def _once(self, key: tuple[str, int], replay: Callable[[], Replayed]) -> Replayed:
         if key not in self._known:
             self._known[key] = replay()
             if self._told is not None:
                 self._told()
         return self._known[key]
 
-    def _drawn(self, seed: int, diagnosed: bool) -> Replayed:
+    def _drawn(self, seed: int) -> Replayed:
         setup = self.setup
         source = redrawn(setup.source, seed)
         facts = door_facts(setup.policy, setup.profile, setup.slo, source)
-        return self._replay(self._with(replace(setup, source=source, facts=facts), seed), diagnosed=diagnosed)
+        return self._replay(self._with(replace(setup, source=source, facts=facts), seed), diagnosed=self._diagnosed)
 
     def _with(self, setup: Setup, seed: int) -> Setup:
         """Noise of its own for each side of a comparison."""

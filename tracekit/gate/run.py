@@ -23,7 +23,7 @@ from tracekit.gate.resampling import stretches_of
 from tracekit.gate.subject import subject_of
 from tracekit.gate.verdict import EXIT_CODES, Judgement, judge_gates, overall, seeds_of
 from tracekit.jobs import Job
-from tracekit.replay import Setup
+from tracekit.notify import error_line
 from tracekit.store import Store
 from tracekit.store.files import write_json
 
@@ -94,7 +94,7 @@ def _gated(given: dict[str, Any]) -> GateReport:
         job.finish({"exit_code": report.exit_code})
     except (TracekitError, ConfigError) as error:
         code = error.exit_code if isinstance(error, TracekitError) else 2
-        files.write(_failed(str(error), code))
+        files.write(_failed(error_line(error), code))
         raise
     except Exception as error:
         files.write(_failed(f"internal error: {type(error).__name__}: {shown(error, 300)}", 5))
@@ -144,23 +144,22 @@ class _Work:
         self.given, self.limits, self.before, self.store, self.job = given, limits, before, store, job
         self.notes: list[str] = []
         self.done = 0
-        absolute, drawn = any(each.kind == "absolute" for each in limits), any(each.kind != "finding" for each in limits)
-        again = 0 if given["write_baseline"] is None else 2 * given["seeds"] + 1
-        self.planned = 1 + given["seeds"] * (absolute + drawn + any(each.kind == "finding" for each in limits)) + again
+        again = 0 if given["write_baseline"] is None else 2 * given["seeds"]
+        self.planned = 1 + given["seeds"] * (any(each.kind == "absolute" for each in limits) + bool(limits)) + again
 
     def report(self) -> GateReport:
         given = self.given
-        setup = subject_of(self.store, {**given, "engine": "sim", "model": None, "events": "full", "name": None}, _defaults(),
-                           self._tell)  # fmt: skip
+        setup = subject_of(self.store, {**given, "engine": "sim", "model": None, "events": "full", "name": None}, self._tell)
         first, other = seeds_of(given["seed"], given["seeds"])
         differ = [] if self.before is None else mismatches(self.before, setup, first + other)
         paired = self._allow(differ)
         full = given["write_baseline"] is not None or any(each.metric.startswith("itl") for each in self.limits)
-        replays = Replays(setup, "gate", full=full, told=self._told)
+        finding = any(each.kind == "finding" for each in self.limits)
+        replays = Replays(setup, "gate", full=full, diagnosed=finding, told=self._told)
         found = judge_gates(self._fitting(paired), replays, self.before, given["seed"], given["seeds"], paired=paired)
         document = self._document(replays, found, differ)
         if given["write_baseline"] is not None:
-            self._write_baseline(Path(given["write_baseline"]), setup, document["verdict"], first + other, document)
+            self._write_baseline(Path(given["write_baseline"]), replays, first + other, document)
         text = text_of(document)
         return GateReport(verdict=document["verdict"], exit_code=document["exit_code"], document=document, text=text)
 
@@ -216,22 +215,15 @@ class _Work:
             "figures": {name: {"value": each.value, "n": each.n, "reason": each.reason} for name, each in plain.figures.items()},
         }  # fmt: skip
 
-    def _write_baseline(self, path: Path, setup: Setup, verdict: str, seeds: list[int], document: dict[str, Any]) -> None:
+    def _write_baseline(self, path: Path, done: Replays, seeds: list[int], document: dict[str, Any]) -> None:
         """Never over limits that were not kept: a baseline that follows every regression guards nothing."""
+        verdict = document["verdict"]
         if verdict != "passed":
             self.notes.append(f"{shown(str(path), 200)} is not written: the gate is {verdict}")
             return
         if not path.parent.is_dir():
             raise UsageError(f"--write-baseline {shown(str(path), 400)}: no such folder; expected a file in an existing one")
-        replays = Replays(setup, "baseline", full=True, told=self._told)
-        write_json(path, baseline_document(replays, seeds, [each["id"] for each in document["findings"]]))
+        replays = Replays(done.setup, "baseline", full=True, told=self._told)
+        findings = [each["id"] for each in document["findings"]]
+        write_json(path, baseline_document(replays, seeds, done.plain().figures, findings))
         self.notes.append(f"baseline written: {shown(str(path), 200)}, seeds {seeds[0]} to {seeds[-1]}; commit it")
-
-
-def _defaults() -> dict[str, Any]:
-    """What the options of the traffic and the engine are where nobody gave them."""
-    import inspect
-
-    own = ("inputs", "gates", "baseline", "allow_mismatch", "write_baseline", "seeds", "gate_file", "junit", "github_summary",
-           "db", "progress", "say")  # fmt: skip
-    return {name: each.default for name, each in inspect.signature(gate).parameters.items() if name not in own}

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from replay_engine.policy import apply_set
+from tracekit.again import option_beside
 from tracekit.diagnosis.stored import setup_of
 from tracekit.door_facts import door_facts
 from tracekit.errors import UsageError, shown
@@ -17,13 +18,13 @@ from tracekit.store import Store, load_run, resolve_run
 __all__ = ["subject_of"]
 
 Say = Callable[[str], None]
-_KEPT = ("db", "engine", "seed", "sets")
+_KEPT = ("inputs", "db", "engine", "events", "name", "seed", "sets", "slo", "goodput", "progress", "say")
 """Options that mean something beside a recorded run; all others are in it."""
 
 
-def subject_of(store: Store, given: dict[str, Any], defaults: dict[str, Any], tell: Say) -> Setup:
-    """The setup to be replayed. ``given``: the options of ``replay``, ``inputs`` among them; ``defaults``: what those are that
-    nobody gave. Errors: ``UsageError``, ``InputError``, ``ConfigError``."""
+def subject_of(store: Store, given: dict[str, Any], tell: Say) -> Setup:
+    """The setup to be replayed. ``given``: the options of ``replay``, ``inputs`` among them. Errors: ``UsageError``,
+    ``InputError``, ``ConfigError``."""
     inputs = [given["inputs"]] if isinstance(given["inputs"], str) else list(given["inputs"])
     run = None if len(inputs) != 1 else _run(store, inputs[0])
     if run is None:
@@ -33,9 +34,9 @@ def subject_of(store: Store, given: dict[str, Any], defaults: dict[str, Any], te
         raise UsageError(
             f"run {run} was measured on a real engine; a gate replays by the simulator: expected its runs, or a trace"
         )
-    also = sorted(name for name in defaults if name not in (*_KEPT, "inputs", "slo", "goodput") and given[name] != defaults[name])
-    if also:
-        raise UsageError(f"--{also[0].replace('_', '-')}: run {run} has its own; expected it with a trace")
+    also = option_beside(given, _KEPT)
+    if also is not None:
+        raise UsageError(f"{also}: run {run} has its own; expected it with a trace")
     setup = setup_of(store, row)
     tell(f"run {run}: {shown(row['trace_name'])}, {setup.source.total:,} requests, {setup.profile.describe()}")
     return _changed(setup, given)
@@ -49,9 +50,9 @@ def _run(store: Store, text: str) -> int | None:
         there = {row[0] for row in con.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
         named = "traces" in there and con.execute("SELECT 1 FROM traces WHERE name = ?", [text]).fetchall()
         runs = "runs" in there and con.execute("SELECT 1 FROM runs WHERE name = ? OR run::TEXT = ?", [text, text]).fetchall()
-    if text == "last" or runs or (text.isascii() and text.isdigit()):
+    if text == "last" or runs or (text.isascii() and text.isdigit() and not named):
         return resolve_run(store, text)
-    return None if named or not runs else resolve_run(store, text)
+    return None
 
 
 def _changed(setup: Setup, given: dict[str, Any]) -> Setup:

@@ -91,7 +91,7 @@ def _finding(gate: Gate, replays: Replays, seeds: list[int]) -> Judged:
     plain = replays.plain()
     assert plain.diagnosis is not None and plain.findings is not None
     share = {each.id: each.share for each in plain.diagnosis.findings}
-    draws = [replays.drawn(seed, diagnosed=True).findings or () for seed in seeds]
+    draws = [replays.drawn(seed).findings or () for seed in seeds]
     return judge_finding(gate, plain.findings, draws, share)
 
 

@@ -7,13 +7,18 @@ import os
 from pathlib import Path
 from typing import Any
 
-__all__ = ["read_json", "write_json"]
+__all__ = ["read_json", "write_json", "write_text"]
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Write one JSON object by rename, so that a reader sees the old file or the new one."""
+    """Write one JSON object by rename."""
+    write_text(path, json.dumps(value, default=str) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file by rename, so that a reader sees the old one or the new one."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(json.dumps(value, default=str) + "\n", encoding="utf-8")
+    part.write_text(text, encoding="utf-8")
     part.replace(path)
 
 
