@@ -27,7 +27,7 @@ NAMES = (
 )  # fmt: skip
 FULL = {"dashboard_served": ["--sequences", "30"]}
 QUICK = {
-    "dashboard_served": ["--iterations", "100000", "--brushes", "5", "--visits", "2"],
+    "dashboard_served": ["--iterations", "100000", "--brushes", "5", "--alone", "40", "--visits", "2"],
     "dashboard_soak": ["--minutes", "1"],
     "export": ["--requests", "5000", "--page-requests", "20000"],
     "policies": ["--scale", "0.3"],

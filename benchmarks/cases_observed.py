@@ -73,7 +73,7 @@ def scored(report: ObservedReport, expected: tuple[str, ...]) -> str:
     named = [each.id for each in report.diagnosis.findings]
     roots = [each.id for each in report.diagnosis.findings if each.under is None]
     if named:
-        return "right" if named[0] in expected and set(roots) <= {*expected, *named[1:]} else "WRONG"
+        return "right" if named[0] in expected and set(roots) <= set(expected) else "WRONG"
     said = observed_headline(report)
     if "nothing is wrong" in said or "no limit binds there" in said:
         return "right" if "NONE" in expected else "cannot tell" if "no limit binds there" in said else "WRONG"

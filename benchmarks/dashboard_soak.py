@@ -53,6 +53,7 @@ def measure(options: argparse.Namespace) -> Report:
             lines: list[str] = []
             while lines[-1:] != ["}\n"]:
                 lines.append(server.stdout.readline())
+                assert lines[-1], "the server ended before it said its address"
             url = json.loads("".join(lines))["url"]
             pollers = [threading.Thread(target=_poll, args=(url, "?run=last", done, failed)) for _ in range(options.pages)]
             for poller in pollers:
@@ -97,15 +98,18 @@ def _soak(store: Store, url: str, process: psutil.Process, options: argparse.Nam
         time.sleep(0.5)
     while any(job.state in UNDER_WAY for job in jobs.list_jobs(store.folder)):
         time.sleep(0.2)
-    time.sleep(2)
+    end = time.monotonic() + 60  # a job has finished before its process has gone and was waited for
+    while process.children() and time.monotonic() < end:
+        time.sleep(0.2)
     rows.append((process.memory_info().rss / 2**20, len(process.children()), process.num_fds()))
     return rows
 
 
 def _figures(report: Report, store: Store, rows: list[tuple[float, int, int]], failed: list[str]) -> None:
     third = max(1, len(rows) // 3)
-    second, last = (statistics.median(row[0] for row in part) for part in (rows[third : 2 * third] or rows, rows[2 * third :]))
-    files = [statistics.median(row[2] for row in part) for part in (rows[third : 2 * third] or rows, rows[-third:])]
+    parts = rows[third : 2 * third] or rows, rows[2 * third :] or rows
+    second, last = (statistics.median(row[0] for row in part) for part in parts)
+    files = [statistics.median(row[2] for row in part) for part in parts]
     states = [job.state for job in jobs.list_jobs(store.folder)]
     figures = {
         "memory_growth": (last / second - 1, "", 0.10, f"{second:.0f} to {last:.0f} MiB"),

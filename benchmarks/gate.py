@@ -125,7 +125,7 @@ def measure_workload(workload: Workload, seeds: int, report: Report) -> None:
         note=f"iterations take {PLANTED} x as long; inconclusive: {unsure['slower']}")  # fmt: skip
     report.figures[f"{workload.name}_gate_s"] = Figure(
         value=wall, unit="CPU s", target=60.0, at_most=True, reference=what,
-        note="one gate with its baseline, trace loaded")  # fmt: skip
+        note="one gate against a baseline, trace loaded")  # fmt: skip
 
 
 def _gate_s(workload: Workload, folder: Path) -> float:

@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from tracekit.errors import UsageError, shown
@@ -136,6 +137,7 @@ def _name(host: str) -> str:
     return name.strip("[]").rstrip(".").lower()
 
 
+@cache
 def _own_names() -> tuple[str, ...]:
     return (socket.gethostname().lower(), socket.getfqdn().lower())
 

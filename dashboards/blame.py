@@ -13,7 +13,7 @@ from dashboards.selection import selected
 from tracekit.diagnosis import RunData
 from tracekit.store import code_names
 
-__all__ = ["WAITS", "Blamed", "Waits", "blame_of", "carriers", "waits_of"]
+__all__ = ["WAITS", "Blamed", "Waits", "carriers", "waits_of"]
 
 WAITS = (
     "dispatch", "queued", "prefill_wait", "stalled", "preempted", "swapped", "paused", "transfer_wait", "transfer",
@@ -59,11 +59,6 @@ def waits_of(data: RunData, address: Address, classes: tuple[str, ...] = ()) -> 
     spans = data.spans
     waits = np.isin(spans["phase"], [phases.index(name) for name in WAITS]) & chosen[spans["request"]]
     return Waits(np.sort(spans["start_ns"][waits]), np.sort(spans["end_ns"][waits]), int(keep.sum()))
-
-
-def blame_of(data: RunData, address: Address, edges_ns: Ints) -> Blamed:
-    """The selected requests' waiting in buckets between ``edges_ns`` (ascending)."""
-    return waits_of(data, address).within(edges_ns)
 
 
 def _until(moments: Ints, edges: Ints) -> npt.NDArray[np.float64]:

@@ -97,7 +97,8 @@ def read_experiment(book: RunBook, number: int | None) -> dict[str, Any]:
                 f"{book.store.path} has no experiment yet; tracekit experiment TRACE --vary max_num_seqs=256,64 makes one"
             )
         number = rows[0].number
-    found: dict[str, Any] = book.remember(f"experiment {number}", lambda: recorded_experiment(book.store, number).document)
+    key = f"experiment {number} of {book.store.path.stat().st_ino}"  # another database may take this one's place
+    found: dict[str, Any] = book.remember(key, lambda: recorded_experiment(book.store, number).document)
     return found
 
 

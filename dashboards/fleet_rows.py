@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dashboards.selection import label_of
 from dashboards.time_sums import between, covered
 from tracekit.diagnosis import RunData
 from tracekit.metrics.pools import stage_shares
@@ -175,11 +174,11 @@ def stages_of(data: RunData) -> tuple[Stages, ...]:
         return ()
     slow = np.sort(np.argsort(-rows["ttft_ns"], kind="stable")[: max(int(len(rows) * SLOWEST), 1)])
     groups = [("all", rows), (f"slowest {100 * SLOWEST:.0f} %", rows[slow])]
-    classes = [label_of(data, "class", int(each)) for each in rows["request"]]
-    names = sorted({name for name in classes if name is not None})
+    labels = data.labels("class")
+    codes = np.full(len(rows), -1) if labels is None else labels.codes[rows["request"]]
+    names = {} if labels is None else {labels.names[code]: code for code in np.unique(codes).tolist() if code >= 0}
     if 1 < len(names) <= MOST_CLASSES:
-        own = np.array([name or "" for name in classes])
-        groups += [(f"class {name}", rows[own == name]) for name in names]
+        groups += [(f"class {name}", rows[codes == names[name]]) for name in sorted(names)]
     found = []
     for group, part in groups:
         shares, mean = stage_shares(data.spans, part, prefill), float(part["ttft_ns"].mean()) / 1e9

@@ -11,7 +11,7 @@ from dashboards.job_runs import is_job
 from dashboards.markup import aria
 from dashboards.queries import RunBook
 from dashboards.words import percent
-from dashboards.work import UNDER_WAY, do_to_job
+from dashboards.work import UNDER_WAY, acts_on, do_to_job
 from tracekit.errors import LockedError, TracekitError
 from tracekit.jobs import JobStatus, list_jobs
 from tracekit.store import SpoolInfo
@@ -48,10 +48,16 @@ def live_of(book: RunBook, ref: str) -> Live | None:
     try:
         spool = book.spool(ref)
     except LockedError as error:
-        return Live("starting", str(error), None, ref, () if book.read_only else ("cancel",)) if is_job(ref) else None
+        return Live("starting", str(error), None, ref, _can(book, ref)) if is_job(ref) else None
     except TracekitError as error:
-        return Live("ended", str(error), None, ref, () if book.read_only else ("resume",)) if is_job(ref) else None
+        return Live("ended", str(error), None, ref, _can(book, ref)) if is_job(ref) else None
     return None if spool is None else _of_spool(book, spool)
+
+
+def _can(book: RunBook, ref: str) -> tuple[str, ...]:
+    """What may be done to the job that an address names; to none, nothing."""
+    found = next((job for job in list_jobs(book.store.folder) if job.id == ref), None)
+    return () if found is None else acts_on(book, found)
 
 
 def _of_spool(book: RunBook, spool: SpoolInfo) -> Live:
@@ -61,15 +67,15 @@ def _of_spool(book: RunBook, spool: SpoolInfo) -> Live:
     job = _job_of(book, spool)
     if spool.alive:
         state = "committing" if spool.complete else "running"
-        can = ("cancel",) if job is not None and job.state in UNDER_WAY and not spool.complete else ()
-        return Live(state, far, share, None if job is None else job.id, () if book.read_only else can)
+        can = acts_on(book, job) if job is not None and job.state in UNDER_WAY and not spool.complete else ()
+        return Live(state, far, share, None if job is None else job.id, can)
     state = "left" if spool.complete else "killed"
     kept = f"its process is gone; {far}, and what was shown is kept"
     if job is None:
         return Live(state, kept, share, None, ())
     if job.state in UNDER_WAY:  # started again: another spool is its own
         return Live(state, f"{kept}; its job runs again", share, job.id, ())
-    return Live(state, kept, share, job.id, () if book.read_only else ("resume",))
+    return Live(state, kept, share, job.id, acts_on(book, job))
 
 
 def _job_of(book: RunBook, spool: SpoolInfo) -> JobStatus | None:

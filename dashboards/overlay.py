@@ -50,7 +50,7 @@ def overlay_of(book: RunBook, address: Address) -> Overlay:
     row = book.recorded(address.run)
     if row is None:
         return NOTHING
-    return book.remember(overlay_key(row["spool"], address), lambda: _made(book, str(row["run"]), address))
+    return book.remember_arrays(overlay_key(row["spool"], address), lambda: _made(book, str(row["run"]), address))
 
 
 def _made(book: RunBook, ref: str, address: Address) -> Overlay:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from dashboards.columns import Frame
 from dashboards.job_runs import JobRuns, is_job
 from dashboards.kept import Followed, Kept, arrivals_ns, follow, read_run
-from dashboards.remembered import Remembered
+from dashboards.remembered import Remembered, array_bytes
 from dashboards.run_words import Listed, listed_run, listed_spool, live_message, recorded_message
 from tracekit.diagnosis import Attribution, RunData, attribute, load_run_data
 from tracekit.errors import LockedError, TracekitError, UsageError
@@ -88,6 +88,7 @@ class RunBook:
         self._followed: dict[str, Followed] = {}
         self._jobs = JobRuns(self.store.folder)
         self._memory: Remembered[object] = Remembered(REMEMBERED)
+        self._arrays: Remembered[object] = Remembered(KEPT_BYTES, array_bytes)
         self._data: Remembered[RunData] = Remembered(DATA_KEPT)
         self._attributed: Remembered[Attribution] = Remembered(DATA_KEPT)
 
@@ -102,6 +103,10 @@ class RunBook:
     def remember(self, key: str, make: Callable[[], T]) -> T:
         """What ``make`` gives for ``key``, kept: only for what never changes."""
         return self._memory.get(key, make)
+
+    def remember_arrays(self, key: str, make: Callable[[], T]) -> T:
+        """The same for a tuple that has arrays, or tuples with arrays, in it: kept by their bytes."""
+        return self._arrays.get(key, make)
 
     def data(self, ref: str) -> RunData:
         """All rows of a recorded run with what decided it, kept while few others are looked at. ``UsageError`` for a run under

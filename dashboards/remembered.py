@@ -8,10 +8,19 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar, cast
 from weakref import WeakValueDictionary
 
-__all__ = ["Remembered"]
+import numpy as np
+
+__all__ = ["Remembered", "array_bytes"]
 
 T = TypeVar("T")
 V = TypeVar("V")
+
+
+def array_bytes(value: object) -> int:
+    """Of the arrays in a tuple, and in tuples in it."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    return sum(map(array_bytes, value)) if isinstance(value, tuple) else 0
 
 
 class Remembered(Generic[V]):

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import gzip
 import hashlib
+import io
 import json
 import re
 import shutil
@@ -57,7 +59,7 @@ def keep(folder: Path, contents: str, name: str) -> Upload:
         raise UsageError(f"{shown(name)}: an empty file")
     _refuse_bombs(data, name)
     key = hashlib.sha256(data).hexdigest()[:32]
-    plain = re.sub(r"[^A-Za-z0-9._-]", "_", name.replace("\\", "/").rsplit("/", 1)[-1]).lstrip(".-_")[-80:]
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", name.replace("\\", "/").rsplit("/", 1)[-1])[-80:].lstrip(".-_")
     path = next(iter(sorted((folder / key).glob("[!.]*"))), folder / key / (plain or "trace"))
     if not path.exists():  # what was sent before keeps the name it had then
         _make_room(folder)
@@ -95,18 +97,14 @@ def _refuse_bombs(data: bytes, name: str) -> None:
     """Unpack what is gzipped, keeping nothing, until it is too large."""
     if not data.startswith(b"\x1f\x8b"):
         return
-    unpacked, rest = 0, data
+    unpacked = 0
     try:
-        while rest:
-            member = zlib.decompressobj(31)
-            while rest and not member.eof:
-                unpacked += len(member.decompress(rest, 1 << 20))
-                rest = member.unconsumed_tail or member.unused_data
+        with gzip.open(io.BytesIO(data)) as stream:
+            while piece := stream.read(1 << 20):
+                unpacked += len(piece)
                 if unpacked > MOST_UNPACKED:
                     raise UsageError(f"{shown(name)}: unpacks to more than {MOST_UNPACKED >> 30} GiB; expected less")
-                if not member.eof and not member.unconsumed_tail:
-                    return
-    except zlib.error:
+    except (OSError, EOFError, zlib.error):
         return  # broken or cut off: the check that follows says where
 
 

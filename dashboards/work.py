@@ -15,12 +15,13 @@ from dashboards.queries import RunBook
 from tracekit import jobs
 from tracekit.errors import TracekitError, UsageError
 from tracekit.jobs import Job, JobStatus
-from tracekit.studies import study_of
+from tracekit.studies import studies_by_job
 
 __all__ = [
     "MOST_AT_ONCE",
     "JobRow",
     "UNDER_WAY",
+    "acts_on",
     "cancel_job",
     "command_text",
     "do_to_job",
@@ -105,7 +106,8 @@ def list_work(book: RunBook) -> list[JobRow]:
     """The latest jobs, those under way first."""
     spools = {info.pid: info.folder.name for info in book.spools()}
     found = jobs.list_jobs(book.store.folder)[-MOST_LISTED:]
-    rows = [_row(book, status, spools) for status in reversed(found)]
+    searched = studies_by_job(book.store) if any(status.kind == "tune" for status in found) else {}
+    rows = [_row(book, status, spools, searched) for status in reversed(found)]
     return sorted(rows, key=lambda row: row.state not in UNDER_WAY)
 
 
@@ -133,15 +135,18 @@ def _one_at_a_time(book: RunBook) -> Iterator[None]:
         os.close(handle)
 
 
-def _row(book: RunBook, status: JobStatus, spools: dict[int, str]) -> JobRow:
+def acts_on(book: RunBook, status: JobStatus) -> tuple[str, ...]:
+    """What a page may do to a job."""
+    if book.read_only:
+        return ()
+    if status.state in UNDER_WAY:
+        return ("cancel",)
+    return ("resume",) if status.state in ("lost", "cancelled", "failed") and status.argv else ()
+
+
+def _row(book: RunBook, status: JobStatus, spools: dict[int, str], searched: dict[str, str]) -> JobRow:
     result = status.result or {}
-    look, label = _look(book, status, spools)
-    can: list[str] = []
-    if not book.read_only:
-        if status.state in UNDER_WAY:
-            can.append("cancel")
-        elif status.state in ("lost", "cancelled", "failed") and status.argv:
-            can.append("resume")
+    look, label = _look(status, spools, searched)
     return JobRow(
         id=status.id,
         kind=status.kind,
@@ -153,7 +158,7 @@ def _row(book: RunBook, status: JobStatus, spools: dict[int, str]) -> JobRow:
         said=_said(status, str(result.get("error") or "")),
         look=look,
         label=label,
-        can=tuple(can),
+        can=acts_on(book, status),
     )
 
 
@@ -185,7 +190,7 @@ def _said(status: JobStatus, error: str) -> str:
     return error or done
 
 
-def _look(book: RunBook, status: JobStatus, spools: dict[int, str]) -> tuple[str | None, str]:
+def _look(status: JobStatus, spools: dict[int, str], searched: dict[str, str]) -> tuple[str | None, str]:
     """Where what a job makes can be seen."""
     run = (status.result or {}).get("run")
     spool = None if status.pid is None else spools.get(status.pid)
@@ -194,6 +199,6 @@ def _look(book: RunBook, status: JobStatus, spools: dict[int, str]) -> tuple[str
         return (f"/compare?run={base}&cmp={run}", f"compare {base} and {run}") if base else (f"/verdict?run={run}", f"run {run}")
     if spool is not None or (status.kind == "replay" and status.state in UNDER_WAY):
         return f"/timeline?run={status.id}", "live" if status.state == "running" else "what ran"
-    if status.kind == "tune" and (key := study_of(book.store, status.id)) is not None:
+    if status.kind == "tune" and (key := searched.get(status.id)) is not None:
         return f"/tuner?study={key[:8]}", "its search"
     return None, ""

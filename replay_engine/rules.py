@@ -253,3 +253,8 @@ class Rules:
     def several(self) -> bool:
         """Whether several engines run, so that rows name theirs (``replica``)."""
         return self.fleet.active or self.pd.prefill > 0
+
+    @property
+    def engine_count(self) -> int:
+        """Engines of the service: those of both pools, or replicas."""
+        return self.pd.prefill + self.pd.decode if self.pd.prefill else max(self.fleet.replicas, 1)

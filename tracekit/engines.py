@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from tracekit.traces.source import TraceSource
 
 __all__ = [
-    "CPU_MODEL", "CUDA_MODEL", "ENGINES", "EngineSetup", "Engines", "TorchEngine", "cuda_is_there", "engines_for", "executor_for",
-    "settle_engine",
+    "CPU_MODEL", "CUDA_MODEL", "ENGINES", "EngineSetup", "Engines", "TorchEngine", "cuda_is_there", "device_blocks",
+    "engines_for",
+    "executor_for", "loaded_engine", "settle_engine",
 ]  # fmt: skip
 
 ENGINES = ("auto", "sim", "torch")
@@ -97,18 +98,10 @@ def _torch_setup(given: dict[str, Any], model: str | None) -> EngineSetup:
         raise UsageError(f"--profile {shown(given['profile'])}: this engine measures what iterations take; expected --engine sim")
     if find_spec("torch") is None:
         raise UsageError("--engine torch: torch is not installed; expected pip install 'tracekit-llm[engine]', or --engine sim")
-    from replay_engine.torch_engine.engine import EngineOptions, default_blocks, engine_profile, load_model
-
-    name = model or (CUDA_MODEL if cuda_is_there() else CPU_MODEL)
-    options = EngineOptions(model=name, seed=given["seed"])
-    loaded = load_model(options)
-    profile = engine_profile(loaded)
+    torch, profile = loaded_engine(model, given["seed"])
     policy = policy_from(profile, given["policy"], given["sets"])
     if policy.estimated:
-        share = policy.settings.get("gpu_memory_utilization", options.memory_share)
-        largest = max([policy.scheduler, *policy.engines.values()], key=lambda config: config.token_budget)
-        blocks = default_blocks(loaded, largest, share, _engines(policy))
-        policy = apply_set(policy, [f"num_gpu_blocks={blocks}"], profile)
+        policy = apply_set(policy, [f"num_gpu_blocks={device_blocks(torch, policy)}"], profile)
     if any(fault.factor for fault in (*policy.rules.fleet.faults(), *policy.rules.pd.faults())):
         raise UsageError("--slow: a real engine is as fast as it is; expected --engine sim, or --fail alone")
     assert profile.model is not None and profile.hardware is not None
@@ -116,13 +109,26 @@ def _torch_setup(given: dict[str, Any], model: str | None) -> EngineSetup:
         f"engine: torch, {profile.model.name} ({profile.model.dtype}) on {profile.hardware.name}, {_kv_blocks(policy)}"
         + ("" if model else "; choose another with --model")
     )
-    return EngineSetup(profile=profile, policy=policy, torch=TorchEngine(model=loaded, options=options), line=line)
+    return EngineSetup(profile=profile, policy=policy, torch=torch, line=line)
 
 
-def _engines(policy: Policy) -> int:
-    """How many engines share the device."""
-    rules = policy.rules
-    return max(rules.fleet.replicas, rules.pd.prefill + rules.pd.decode, 1)
+def loaded_engine(model: str | None, seed: int) -> tuple[TorchEngine, Profile]:
+    """A model (``None``: the one for this machine's device), and what it and the device are as a profile without costs. Errors:
+    ``ConfigError``."""
+    from replay_engine.torch_engine.engine import EngineOptions, engine_profile, load_model
+
+    options = EngineOptions(model=model or (CUDA_MODEL if cuda_is_there() else CPU_MODEL), seed=seed)
+    loaded = load_model(options)
+    return TorchEngine(model=loaded, options=options), engine_profile(loaded)
+
+
+def device_blocks(torch: TorchEngine, policy: Policy) -> int:
+    """KV blocks that each of a policy's engines has on the device they share."""
+    from replay_engine.torch_engine.engine import default_blocks
+
+    share = policy.settings.get("gpu_memory_utilization", torch.options.memory_share)
+    largest = max([policy.scheduler, *policy.engines.values()], key=lambda config: config.token_budget)
+    return default_blocks(torch.model, largest, share, policy.rules.engine_count)
 
 
 def _kv_blocks(policy: Policy) -> str:
@@ -130,7 +136,8 @@ def _kv_blocks(policy: Policy) -> str:
         return f"{policy.scheduler.num_gpu_blocks:,} KV blocks"
     prefill, decode = policy.engines["prefill"].num_gpu_blocks, policy.engines["decode"].num_gpu_blocks
     each = f"{prefill:,} KV blocks" if prefill == decode else f"{prefill:,} KV blocks (prefill) and {decode:,} (decode)"
-    return f"{each} each of {_engines(policy)} engines; KV between them is copied, and the copies' times stand for the link's"
+    count = policy.rules.engine_count
+    return f"{each} each of {count} engines; KV between them is copied, and the copies' times stand for the link's"
 
 
 def executor_for(setup: Setup, rules: Rules, sink: EventSink) -> tuple[Executor, BlockPool | None, EventSink]:

@@ -19,7 +19,6 @@ from tracekit import __version__
 from tracekit.again import option_beside
 from tracekit.errors import InputError, UsageError, shown
 from tracekit.fingerprint import code_digest, digest_of, source_digest, text_digest
-from tracekit.store import load_run
 from tracekit.store.files import read_json, write_json, write_text
 
 if TYPE_CHECKING:
@@ -45,6 +44,9 @@ READING = ("mapping", "trace_format", "arrival", "cached", "on_error", "max_drop
 """Options that decide what becomes of a file."""
 _BESIDE = ("inputs", "from_manifest", "name", "diagnose", "db", "progress", "say", "engine")
 """What can be given beside a manifest. A file is read as the manifest says; its engine is the simulator."""
+_NEEDED = {
+    "engine", "run", "trace", "profile", "policy", "slo", "slice", "seed", "events", "accept_degraded", "versions", "results",
+}  # fmt: skip
 LIBRARIES = ("numpy", "duckdb", "pyarrow", "polars")
 
 
@@ -53,10 +55,12 @@ def folder_of(store: Store, run: int) -> Path:
     return store.folder / "runs" / str(run)
 
 
-def write_manifest(store: Store, run: int, setup: Setup, *, matrix: Mapping[str, Any], verdict: Mapping[str, Any] | None,
-                   given: Mapping[str, Any] | None) -> dict[str, Any]:  # fmt: skip
-    """Write a run's manifest, and its verdict; ``given``: the options of ``replay``. Returns the manifest."""
-    row = load_run(store, run)
+def write_manifest(
+    store: Store, run: int, setup: Setup, *, row: Mapping[str, Any], verdict: Mapping[str, Any] | None,
+    given: Mapping[str, Any] | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Write a run's manifest, and its verdict; ``row``: of ``runs``; ``given``: the options of ``replay``. Returns the
+    manifest."""
     profile = row["setup"]["profile"]
     found: dict[str, Any] = {
         "schema": SCHEMA, "run": run, "name": row["name"], "command": row["command"], "started_at": str(row["started_at"]),
@@ -64,7 +68,7 @@ def write_manifest(store: Store, run: int, setup: Setup, *, matrix: Mapping[str,
         "profile": {"name": setup.profile.name, "digest": text_digest(profile), "toml": profile},
         "policy": {"digest": digest_of(row["policy"]), "document": row["policy"]},
         "slo": row["slo"], "accept_degraded": row["setup"]["accept_degraded"], "events": row["events"],
-        "versions": _versions(setup), "host": _host(), "results": _results(row["state"], row["iterations"], matrix, verdict),
+        "versions": _versions(setup), "host": _host(), "results": _results(row, verdict),
     }  # fmt: skip
     folder = folder_of(store, run)
     folder.mkdir(parents=True, exist_ok=True)
@@ -109,10 +113,10 @@ def _host() -> dict[str, Any]:
             "memory_gib": round(pages / 2**30)}  # fmt: skip
 
 
-def _results(state: str, iterations: int, matrix: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> dict[str, Any]:
+def _results(row: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> dict[str, Any]:
     """Digests of what came out. What a run is called is none of it."""
-    sections = {name: digest_of(section) for name, section in matrix.items() if name != "run"}
-    return {"state": state, "iterations": iterations, "matrix": sections,
+    sections = {name: digest_of(section) for name, section in row["matrix"].items() if name != "run"}
+    return {"state": row["state"], "iterations": row["iterations"], "matrix": sections,
             "verdict": None if verdict is None else text_digest(verdict_text(verdict))}  # fmt: skip
 
 
@@ -122,8 +126,8 @@ def read_manifest(path: str | Path) -> dict[str, Any]:
     if not file.is_file():
         raise UsageError(f"--from {shown(str(path), 400)}: no such file; expected the {MANIFEST} of a run")
     found = read_json(file)
-    if found is None or found.get("schema") != SCHEMA:
-        raise InputError("not a manifest", file=str(path), expected=f"schema {SCHEMA}, as every replay writes it")
+    if found is None or found.get("schema") != SCHEMA or not found.keys() >= _NEEDED:
+        raise InputError("not a manifest, or not a whole one", file=str(path), expected=f"schema {SCHEMA}, as every replay writes it")
     if found["engine"] != "sim":
         raise UsageError(f"--from {shown(str(path), 400)}: measured on a real engine, which never takes the same time twice;"
                          " expected the manifest of a simulated run")  # fmt: skip
@@ -156,9 +160,9 @@ def restored_setup(store: Store, manifest: Mapping[str, Any], given: Mapping[str
 
     _refuse_options(given)
 
-    for part, content in (("profile", manifest["profile"]["toml"]), ("policy", json.dumps(manifest["policy"]["document"],
-                                                                                          sort_keys=True))):  # fmt: skip
-        if text_digest(content) != manifest[part]["digest"]:
+    profile, policy = text_digest(manifest["profile"]["toml"]), digest_of(manifest["policy"]["document"])
+    for part, digest in (("profile", profile), ("policy", policy)):
+        if digest != manifest[part]["digest"]:
             raise InputError(f"the {part} was changed after the run: its digest is not {manifest[part]['digest']}", file=MANIFEST)
     row = {
         "run": manifest["run"], "trace": _loaded(store, manifest["trace"], _inputs(given), tell),

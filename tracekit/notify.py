@@ -10,7 +10,6 @@ import json
 import os
 import re
 import threading
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -173,6 +172,8 @@ def _post(message: Message, say: Say, wait_s: float) -> None:
 
     def work() -> None:
         try:
+            import urllib.request
+
             request = urllib.request.Request(address, data=body, headers={"Content-Type": "application/json"}, method="POST")
             with urllib.request.urlopen(request, timeout=wait_s) as answer:
                 ended.append("" if answer.status < 300 else f"answered {answer.status}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -184,7 +184,10 @@ class MemoryRecord:
 
 
 class RunRecord(MemoryRecord):
-    """Opened before the replay, committed after it: rows go to the spool (unless none are kept), then everything to the store."""
+    """Opened before the replay, committed after it: rows go to the spool (unless none are kept), then everything to the store.
+    ``row``, once it is committed: its columns of ``runs``, without the number."""
+
+    row: Mapping[str, Any]
 
     def __init__(self, store: Store, setup: Setup, *, name: str | None, command: str) -> None:
         super().__init__(setup, name=name)
@@ -237,6 +240,7 @@ class RunRecord(MemoryRecord):
             "matrix": matrix,
         }
         run = commit_run(self._store, self._spool, row, {"outcomes": self._per_request(inputs)})
+        self.row = row
         return run, matrix
 
 

@@ -191,7 +191,7 @@ def recorded_run(store: Store, job: Job, setup: Setup, *, name: str | None, diag
         tell(f"the replay ended early: {state.replace('_', ' ')}; what ran is recorded as run {run}")
     told = [] if verdict is None else verdict.lines(run, str(store.path))
     said = None if verdict is None else verdict.document
-    manifest = write_manifest(store, run, setup, matrix=matrix, verdict=said, given=given)
+    manifest = write_manifest(store, run, setup, row=record.row, verdict=said, given=given)
     return ReplayReport(run=run, state=state, matrix=matrix, lines=lines, verdict=told, manifest=manifest, db=store.path)
 
 

@@ -29,7 +29,7 @@ __all__ = [
     "list_studies",
     "load_study",
     "read_trials",
-    "study_of",
+    "studies_by_job",
     "trial_run_name",
 ]
 
@@ -105,12 +105,11 @@ class Study:
     answer: Mapping[str, Any] | None
 
 
-def list_studies(store: Store) -> list[Study]:
-    """Every study beside a database, the one that changed last first."""
+def list_studies(store: Store, most: int | None = None) -> list[Study]:
+    """The studies beside a database, the one that changed last first; of more than ``most`` only those."""
     jobs = {status.id: status for status in list_jobs(store.folder)}
-    folders = (store.folder / "tune").glob("*/" + STUDY)
-    found = [study for path in folders if (study := _study(path.parent, jobs)) is not None]
-    return sorted(found, key=lambda study: (-study.changed, study.key))
+    folders = sorted((path.parent for path in (store.folder / "tune").glob("*/" + STUDY)), key=lambda f: (-_changed(f), f.name))
+    return [study for folder in folders[:most] if (study := _study(folder, jobs)) is not None]
 
 
 def load_study(store: Store, ref: str) -> Study:
@@ -132,13 +131,10 @@ def load_study(store: Store, ref: str) -> Study:
     return study
 
 
-def study_of(store: Store, job: str) -> str | None:
-    """The key of the study that a job searches or has searched last; ``None`` where there is none."""
-    for path in (store.folder / "tune").glob("*/" + STUDY):
-        document = read_json(path)
-        if document is not None and document.get("job") == job:
-            return str(document["study"])
-    return None
+def studies_by_job(store: Store) -> dict[str, str]:
+    """By a job's id, the key of the study that it searches or has searched last."""
+    documents = (read_json(path) for path in (store.folder / "tune").glob("*/" + STUDY))
+    return {str(each.get("job")): str(each["study"]) for each in documents if each is not None}
 
 
 def read_trials(folder: Path) -> tuple[Trial, ...]:

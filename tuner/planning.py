@@ -45,9 +45,7 @@ def base_of(given: Mapping[str, Any], tell: Say) -> tuple[Profile, Policy, SloTa
 
 def cards_of(policy: Policy, profile: Profile) -> int:
     """Cards that a policy's engines run on."""
-    rules = policy.rules
-    engines = rules.pd.prefill + rules.pd.decode if rules.pd.prefill else rules.fleet.replicas
-    return engines * (profile.hardware.tensor_parallel if profile.hardware else 1)
+    return policy.rules.engine_count * (profile.hardware.tensor_parallel if profile.hardware else 1)
 
 
 def make_plan(store: Store, given: Mapping[str, Any], tell: Say) -> TunePlan:

@@ -40,7 +40,7 @@ def choose_space(text: str | None, policy: Policy, profile: Profile, source: Tra
 
     Errors: ``UsageError`` for a name that is neither and no file, or a file that cannot be used.
     """
-    engines = policy.rules.pd.prefill + policy.rules.pd.decode or policy.rules.fleet.replicas
+    engines = policy.rules.engine_count
     if text in (None, "scheduler"):
         space = Space(knobs=_SCHEDULER, engines=engines)
     elif text == "policy":

@@ -17,7 +17,7 @@ from optuna.trial import TrialState
 
 from replay_engine.policy import Policy, apply_set
 from replay_engine.profile import Profile
-from tracekit.engines import CPU_MODEL, CUDA_MODEL, TorchEngine, cuda_is_there
+from tracekit.engines import TorchEngine, device_blocks, loaded_engine
 from tracekit.errors import UsageError, shown
 from tracekit.trust import kendall_tau
 from tuner.cells import Cell, Result, replay_cell
@@ -66,14 +66,10 @@ def check_verify(engine: str | None, model: str | None, top: int) -> None:
 
 def load_engine(model: str | None, seed: int) -> VerifyEngine:
     """The model on this machine's device. Errors: ``ConfigError``."""
-    from replay_engine.torch_engine.engine import EngineOptions, engine_profile, load_model
-
-    options = EngineOptions(model=model or (CUDA_MODEL if cuda_is_there() else CPU_MODEL), seed=seed)
-    loaded = load_model(options)
-    profile = engine_profile(loaded)
+    torch, profile = loaded_engine(model, seed)
     assert profile.model is not None and profile.hardware is not None
     what = f"torch, {profile.model.name} ({profile.model.dtype}) on {profile.hardware.name}"
-    return VerifyEngine(torch=TorchEngine(model=loaded, options=options), profile=profile, what=what)
+    return VerifyEngine(torch=torch, profile=profile, what=what)
 
 
 def verify(study: TuneStudy, answer: Answer, lookup: Lookup, engine: VerifyEngine, top: int, say: Say) -> dict[str, Any]:
@@ -126,15 +122,7 @@ def _blocks(engine: VerifyEngine, policies: Sequence[Policy]) -> int | None:
     """KV blocks of all configurations where a policy does not give them: what the engine has for the most demanding of them."""
     if not any(policy.estimated for policy in policies):
         return None
-    from replay_engine.torch_engine.engine import default_blocks
-
-    share = engine.torch.options.memory_share
-    return min(default_blocks(engine.torch.model, policy.scheduler, share, _engines(policy)) for policy in policies)
-
-
-def _engines(policy: Policy) -> int:
-    rules = policy.rules
-    return max(rules.fleet.replicas, rules.pd.prefill + rules.pd.decode, 1)
+    return min(device_blocks(engine.torch, policy) for policy in policies)
 
 
 def _replayed(lookup: Lookup, engine: VerifyEngine, point: Point | None, window: Any, blocks: int | None) -> Result:

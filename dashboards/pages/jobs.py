@@ -10,7 +10,7 @@ from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dashboards.markup import aria, data_table
 from dashboards.queries import RunBook
 from dashboards.words import percent
-from dashboards.work import JobRow, do_to_job, list_work
+from dashboards.work import UNDER_WAY, JobRow, do_to_job, list_work
 
 __all__ = ["layout", "register", "render"]
 
@@ -69,7 +69,7 @@ def render(rows: Sequence[JobRow], *, read_only: bool) -> tuple[str, Any]:
     """The sentence above the table, and the table."""
     if not rows:
         return EMPTY, None
-    busy = sum(row.state in ("queued", "running") for row in rows)
+    busy = sum(row.state in UNDER_WAY for row in rows)
     said = f"{len(rows)} jobs, {busy} under way." + (
         " This dashboard is read-only: it starts and stops nothing." if read_only else ""
     )
@@ -88,7 +88,7 @@ def _cells(row: JobRow) -> list[Any]:
         for act in row.can
     ]
     bar: list[Any] = [html.Span(row.said)]
-    if row.progress is not None and row.state in ("queued", "running"):
+    if row.progress is not None and row.state in UNDER_WAY:
         share = percent(row.progress)
         bar.insert(0, html.Progress(value=str(round(row.progress, 3)), max="1", **aria(f"{row.kind}: {share} done")))
     return [

@@ -141,7 +141,7 @@ def _over(book: RunBook, view: RunView, address: Address, overlaid: str | None) 
     if row is None:
         return _Over()
     key = overlay_key(row["spool"], address)
-    oldest = book.remember(f"oldest {row['spool']}", lambda: read_oldest(book.store, row["run"]))
+    oldest = book.remember_arrays(f"oldest {row['spool']}", lambda: read_oldest(book.store, row["run"]))
     return _Over(key, overlay_of(book, address) if key == overlaid else None, oldest)
 
 

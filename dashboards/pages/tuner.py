@@ -20,11 +20,11 @@ from dashboards.study_rows import (
     levels_of,
     steps_of,
 )
-from dashboards.study_ways import trial_rows, ways_of
+from dashboards.study_ways import Ways, trial_rows, ways_of
 from dashboards.study_words import describe_front, describe_history, describe_levels, describe_steps, standing
 from dashboards.ways_figure import describe_ways, ways_data, ways_figure
 from dashboards.words import MISSING, count, percent
-from dashboards.work import cancel_job, resume_job
+from dashboards.work import acts_on, cancel_job, resume_job
 from tracekit.errors import TracekitError
 from tracekit.studies import Study, list_studies, load_study
 
@@ -134,7 +134,7 @@ def render(book: RunBook, search: str | None, theme: str, drawn: list[Any] | Non
     hidden = (HIDDEN, HIDDEN)
     try:
         study = load_study(book.store, address.study or "last")
-        options = [_option(each) for each in list_studies(book.store)[:LISTED]]
+        options = [_option(each) for each in list_studies(book.store, LISTED)]
     except TracekitError as error:
         return [], None, "", str(error), None, None, None, [], no_update, None, None, *hidden
     mark = [study.key, study.changed, study.state, theme]
@@ -146,7 +146,7 @@ def render(book: RunBook, search: str | None, theme: str, drawn: list[Any] | Non
     ways = ways_of(study)
     data = None if ways is None else ways_data(ways)
     shown = {"ways": data, "rows": rows}
-    body = list(_body(study, look))
+    body = list(_body(study, ways, look))
     return options, study.key, state, "", panel, list(answer_of(study)), body, rows, columns_of(study), shown, mark, *buttons
 
 
@@ -164,22 +164,18 @@ def act(book: RunBook, search: str | None, what: str) -> str:
 
 def _buttons(book: RunBook, study: Study) -> tuple[Any, Any]:
     """Which of the two buttons is there."""
-    runs = study.state in ("running", "queued")
-    again = study.state in ("cancelled", "lost", "failed") and study.job is not None and bool(study.job.argv)
-    if book.read_only:
-        return HIDDEN, HIDDEN
-    return {} if runs else HIDDEN, {} if again else HIDDEN
+    can = () if study.job is None else acts_on(book, study.job)
+    return {} if "cancel" in can else HIDDEN, {} if "resume" in can else HIDDEN
 
 
 def _option(study: Study) -> dict[str, str]:
     return {"value": study.key, "label": f"{study.key[:8]} · {study.trace} · {len(study.trials)} trials · {study.state}"}
 
 
-def _body(study: Study, theme: Theme) -> Iterator[Any]:
+def _body(study: Study, ways: Ways | None, theme: Theme) -> Iterator[Any]:
     yield from proof_of(study, theme)
     yield from _search(study, theme)
     yield from _plateau(study, theme)
-    ways = ways_of(study)
     if ways is not None:
         yield html.H2("All knobs at once")
         yield figure_with_table(

@@ -12,7 +12,7 @@ from dashboards.address import Address, parse_address
 from dashboards.palette import GRID_THEME
 from dashboards.queries import RunBook
 from dashboards.words import percent, seconds
-from dashboards.work import start_job
+from dashboards.work import UNDER_WAY, start_job
 from tracekit.errors import TracekitError, UsageError
 from tracekit.experiments.knobs import knob_text
 from tracekit.jobs import JobStatus, list_jobs
@@ -76,7 +76,7 @@ def start(book: RunBook, search: str | None) -> str:
         if trial is None:
             raise UsageError(f"study {study.key}: trial {address.trial}: there is none that can be replayed")
         job = _job_of(book, study, trial)
-        if job is not None and job.state in ("queued", "running"):
+        if job is not None and job.state in UNDER_WAY:
             return f"job {job.id} is at it"
         words = ["trial", study.key, str(trial.number), "--db", str(book.store.path.resolve())]
         return f"started as job {start_job(book, 'trial', words)}"
@@ -130,7 +130,7 @@ def _ways(book: RunBook, study: Study, trial: Trial) -> list[Any]:
             buttons.append(dcc.Link("Beside the current policy", href="/compare" + beside, className="button"))
         return [html.Div(buttons, className="ways"), links]
     job = _job_of(book, study, trial)
-    if job is not None and job.state in ("queued", "running"):
+    if job is not None and job.state in UNDER_WAY:
         done = job.progress or {}
         share = f": {done['done']:,.0f} of {done['total']:,.0f} {done['unit']}" if done.get("total") else ""
         live = dcc.Link("Watch its Timeline", href="/timeline" + Address(run=name).search(), className="button")

@@ -52,7 +52,8 @@ def register(app: Dash, book: RunBook) -> None:
         live = render_live(keeper, search)
         if live is not None:
             return *live, "live"
-        return *render(book, search, theme if theme in THEMES else "light"), "ended"
+        said, body = render(book, search, theme if theme in THEMES else "light")
+        return said, body, "waiting" if body is None else "ended"  # what could not be read is asked for again
 
     app.callback(
         Output("vd-said", "children"),

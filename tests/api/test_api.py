@@ -150,14 +150,14 @@ def test_slips_are_errors_of_one_line(db: str) -> None:
 
 @pytest.mark.slow
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nbformat = pytest.importorskip("nbformat", reason="the notebook needs the extra [dev]")
-    client = pytest.importorskip("nbclient", reason="the notebook needs the extra [dev]")
-    pytest.importorskip("ipykernel", reason="the notebook needs the extra [dev]")
+    import nbclient
+    import nbformat
+
     monkeypatch.setenv("TRACEKIT_NOTEBOOK_TRACE", DEMO)
     monkeypatch.setenv("TRACEKIT_NOTEBOOK_DB", str(tmp_path / "notebook.duckdb"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     notebook = nbformat.read(ROOT / "examples" / "notebooks" / "tail.ipynb", as_version=4)
-    client.NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    nbclient.NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}}).execute()
     said = "".join(str(output) for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs)
     assert "QUEUE_SEATS" in said
     assert "ttft_p99_ms" in said

@@ -52,7 +52,9 @@ class _Player:
         pid = self.status().pid
         if self.status().state == "running" and pid is not None:
             os.kill(pid, signal.SIGKILL)
+            end = time.monotonic() + 120
             while self.status().state == "running":
+                assert time.monotonic() < end, "killed, and still said to run"
                 time.sleep(0.01)
 
     def resume(self) -> None:

@@ -22,7 +22,6 @@ from tests.dashboards.browser import ROOT
 from tests.dashboards.runs import recorded
 from tracekit.store import Store, list_runs
 
-pytest.importorskip("gunicorn", reason="no gunicorn: the extra [serve] has it")
 TOKEN = "a-token-for-the-workers"
 COMMAND = [sys.executable, "-m", "gunicorn", "-c", "python:dashboards.gunicorn_conf", "dashboards.wsgi:application()"]
 

@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -155,17 +156,32 @@ def trace(tmp_path: Path) -> Path:
     return path
 
 
-def held_when_it_writes(store: Store) -> int:
+@pytest.fixture
+def held() -> Iterator[list[int]]:
+    """Processes that a test has stopped: none outlives it."""
+    stopped: list[int] = []
+    yield stopped
+    for pid in stopped:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def held_when_it_writes(store: Store, held: list[int]) -> int:
     """Stop the replay's process where it stands, once it has written iterations, so that the test has time; its number."""
-    while True:
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
         for spool in spools_there(store):
             if spool.rows.get("iterations", 0) > 1000:
                 os.kill(spool.pid, signal.SIGSTOP)
+                held.append(spool.pid)
                 return spool.pid
         time.sleep(0.01)
+    raise AssertionError(f"no replay writes: {jobs.list_jobs(store.folder)}")
 
 
-def test_from_a_file_to_its_verdict_live_killed_and_resumed(tmp_path: Path, trace: Path, watch: Callable[..., Watched]) -> None:
+def test_from_a_file_to_its_verdict_live_killed_and_resumed(
+    tmp_path: Path, trace: Path, watch: Callable[..., Watched], held: list[int]
+) -> None:
     """Without the shell: a trace is sent and replayed, seen live, paused, killed, and started again."""
     store = Store(tmp_path / "t.duckdb")
     with served(store.path) as url:
@@ -181,7 +197,7 @@ def test_from_a_file_to_its_verdict_live_killed_and_resumed(tmp_path: Path, trac
         page.get_by_role("button", name="Replay", exact=True).click()
         shown.until("rp-said", "Started as job")
         (status,) = jobs.list_jobs(store.folder)
-        pid = held_when_it_writes(store)
+        pid = held_when_it_writes(store, held)
         page.get_by_role("link", name="watch it live").click()
         shown.until("status", "^running")
         shown.drawn()

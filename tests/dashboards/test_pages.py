@@ -14,7 +14,7 @@ from dash.development.base_component import Component
 from dashboards.address import Address, parse_address
 from dashboards.app import create_app
 from dashboards.beside import beside
-from dashboards.blame import WAITS, blame_of, carriers
+from dashboards.blame import WAITS, carriers, waits_of
 from dashboards.frame import render_frame
 from dashboards.heading import heading_of, selection_chips
 from dashboards.members import members_of
@@ -275,9 +275,9 @@ def test_blame_sums_to_what_the_selected_requests_waited(book: RunBook) -> None:
         f" JOIN outcomes o USING (run, request) WHERE run = 1 AND o.class = 'interactive' AND s.phase IN ({waits})"
     )
     whole, part = rows(book, query)[0]
-    found = blame_of(data, view, np.linspace(0, end, 401).astype(np.int64))
+    found = waits_of(data, view).within(np.linspace(0, end, 401).astype(np.int64))
     assert (found.total_ns, float(found.waited_ns.sum())) == (whole, pytest.approx(float(whole), rel=1e-9))  # type: ignore[arg-type]
-    window = blame_of(data, view, np.linspace(10 * 10**9, 30 * 10**9, 101).astype(np.int64))
+    window = waits_of(data, view).within(np.linspace(10 * 10**9, 30 * 10**9, 101).astype(np.int64))
     assert float(window.waited_ns.sum()) == pytest.approx(float(part), rel=1e-9)  # type: ignore[arg-type]
     assert 0 < carriers(window.waited_ns) <= 100
 

@@ -78,7 +78,7 @@ def test_a_trial_is_opened_replayed_and_looked_at(tmp_path: Path, watch: Callabl
         page.get_by_role("gridcell", name="2", exact=True).first.click()
         page.get_by_role("button", name="Replay this trial with every event").click()
         page.get_by_role("link", name="Its Verdict").click(timeout=120_000)
-        page.wait_for_function("() => /finding|nothing|slow|SLO/i.test(document.getElementById('page').textContent)")
+        page.wait_for_function(r"() => /\S/.test(document.getElementById('vd-said')?.textContent)")
         assert "/verdict?run=1" in page.url
         page.go_back()
         page.get_by_role("link", name="Its Timeline").click()

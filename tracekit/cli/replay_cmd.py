@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
-INTERRUPTED, FAILED = 130, 5
 
 
 class Engine(StrEnum):
@@ -156,22 +155,23 @@ def _run(*, notify: list[str] | None, as_json: bool, debug: bool, **options: Any
         told = f"tracekit show {report.run}{where} prints it again; stories of requests need --events full"
     note(f"run {report.run} is in {db}: {told}")
     code = _exit_code(report)
-    tell(notify or (), replay_message(report.run, report.state, report.matrix, report.verdict, code), as_json)
+    if notify:
+        tell(notify, replay_message(report.run, report.state, report.matrix, report.verdict, code), as_json)
     return code
 
 
 def _exit_code(report: ReplayReport) -> int:
     """How the run ended; of one that repeats another, also whether the same came out, which is told."""
     from tracekit.cli.output import note
+    from tracekit.replay import run_result
 
-    if report.state.startswith("failed"):
-        return FAILED
-    if report.differences is not None:
-        note("not reproduced:" if report.differences else "reproduced: the same bytes as the manifest says")
-        for line in report.differences:
-            note(f"  {line}")
-        return 1 if report.differences else 0
-    return INTERRUPTED if report.state == "interrupted" else 0
+    code: int = run_result(report)["exit_code"]
+    if code or report.differences is None:
+        return code
+    note("not reproduced:" if report.differences else "reproduced: the same bytes as the manifest says")
+    for line in report.differences:
+        note(f"  {line}")
+    return 1 if report.differences else 0
 
 
 def register(app: typer.Typer) -> None:

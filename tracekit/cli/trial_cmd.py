@@ -26,6 +26,7 @@ def trial(
     """Replay one trial of a study with every event, and record the run: a search itself keeps outcomes only."""
     from tracekit.cli.output import emit_run, note
     from tracekit.cli.progress import ProgressDisplay
+    from tracekit.replay import run_result
     from tuner import replay_trial
 
     with ProgressDisplay("trial") as progress:
@@ -33,7 +34,7 @@ def trial(
     emit_run(report.run, report.state, report.matrix, as_json, verdict=report.verdict)
     where = "" if db == DEFAULT_DB else f" --db {db}"
     note(f"run {report.run} is in {db}: tracekit diagnose {report.run}{where} says why it is slow, and proves it")
-    return {"interrupted": 130, "finished": 0}.get(report.state, 5 if report.state.startswith("failed") else 0)
+    return int(run_result(report)["exit_code"])
 
 
 def register(app: typer.Typer) -> None:

@@ -137,7 +137,8 @@ def _run(*, context: typer.Context, notify: list[str] | None, as_json: bool, deb
 
         write_out_files(out, report)
     emit(report.document, as_json, lambda: print_text(report.text))
-    tell(notify or (), tune_message(report.text, 0), as_json)
+    if notify:
+        tell(notify, tune_message(report.text, 0), as_json)
     return 0
 
 

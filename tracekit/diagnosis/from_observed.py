@@ -32,11 +32,12 @@ _HELD, _SLOWER = 1.25, 3.5
 
 
 def diagnose_observed(
-    source: TraceSource, *, seats: int | None = None, kv_tokens: int | None = None, late: Bools | None = None
-) -> Diagnosis:
+    source: TraceSource, *, seen: Observed | None = None, seats: int | None = None, kv_tokens: int | None = None,
+    late: Bools | None = None,
+) -> Diagnosis:  # fmt: skip
     """The cause of the waits in a trace with queue times; with the engine's ``seats`` and KV tokens where they are known. No
     finding: ``remarks`` say that nothing waits, or why it cannot be told. ``late``: the requests whose waits matter (all)."""
-    seen = observe(source)
+    seen = observe(source) if seen is None else seen
     lives = seen.lives
     matter = lives.whole if late is None else lives.whole & late
     waits = np.where(matter, lives.scheduled - lives.arrival, 0).astype(np.float64)

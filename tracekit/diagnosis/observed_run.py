@@ -106,8 +106,8 @@ def diagnose_trace(
     if not seen.has:
         raise InputError("no request has a latency: there is nothing to diagnose", file=source.name,
                          expected="queue times, TTFT, TPOT or E2E; or replay it")  # fmt: skip
-    late, judged = _late(source, limits)
-    found = diagnose_observed(source, **_limits(known), late=late)
+    late, judged = _late(source, limits, seen)
+    found = diagnose_observed(source, seen=seen, **_limits(known), late=late)
     report = ObservedReport(
         trace=source.name, requests=source.total, clock=clock, seen=seen, known=known, slo=limits, diagnosis=found, profile=prior,
         missed=0 if late is None else int(late.sum()), judged=judged, notes=(*notes, *(known.notes if prior else ())),
@@ -140,7 +140,7 @@ def _limits(known: Known) -> dict[str, int | None]:
             "kv_tokens": blocks if "num_gpu_blocks" in known.given else None}  # fmt: skip
 
 
-def _late(source: TraceSource, slo: Slo | None) -> tuple[Bools | None, int]:
+def _late(source: TraceSource, slo: Slo | None, seen: Observed) -> tuple[Bools | None, int]:
     """Who misses the SLO, and of how many that can be said. ``UsageError``: it asks for what no trace tells, or this one does
     not."""
     if slo is None:
@@ -152,7 +152,7 @@ def _late(source: TraceSource, slo: Slo | None) -> tuple[Bools | None, int]:
             raise UsageError(f"--slo {part}: the gaps between tokens are not in a trace; expected ttft, tpot or e2e")
         values, limit = latencies.metric(part), slo.limit(part)
         if np.isnan(values).all():
-            raise UsageError(f"--slo {part}: the trace has no such latencies; it has {', '.join(observe(source).has)}")
+            raise UsageError(f"--slo {part}: the trace has no such latencies; it has {', '.join(seen.has)}")
         late |= np.nan_to_num(values) > float(limit or 0)
         judged |= ~np.isnan(values)
     return late, int(judged.sum())

@@ -37,15 +37,16 @@ def loads_of(store: Store, run: int) -> tuple[Load, ...]:
     rate the latest. Runs that kept no outcomes are left out."""
     own = load_run(store, run)
     query = (
-        "SELECT run, policy, slice, profile FROM runs WHERE trace = ? AND state = 'finished' AND engine = ? AND run IN"
-        " (SELECT DISTINCT run FROM outcomes) ORDER BY run"
+        "SELECT run, policy, slice, setup FROM runs WHERE trace = ? AND state = 'finished' AND engine = ? AND events <> 'none'"
+        " ORDER BY run"
     )
     with store.read() as con:
         rows = con.execute(query, [own["trace"], own["engine"]]).fetchall()
         alike = {}
-        for number, policy, part, profile in rows:
-            there = json.loads(part or "{}")
-            if json.loads(policy) == own["policy"] and profile == own["profile"] and _same(there, own["slice"] or {}):
+        profile = (own["setup"] or {}).get("profile")  # its numbers: two calibrations may have one name
+        for number, policy, part, setup in rows:
+            there, same = json.loads(part or "{}"), json.loads(setup or "{}").get("profile") == profile
+            if same and json.loads(policy or "null") == own["policy"] and _same(there, own["slice"] or {}):
                 alike[float(there.get("rate_scale") or 1.0)] = number
         return tuple(_load(con, rate, alike[rate]) for rate in sorted(alike))
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from replay_engine.config import ConfigError
-from replay_engine.policy import Policy
 from tracekit.diagnosis.changes import changed_setup
 from tracekit.diagnosis.run_data import RunData
 from tracekit.diagnosis.trial import Trial
@@ -51,7 +50,7 @@ class Bench:
         """Iterations that a replay with ``sets`` may take: three times those of the run, per engine. An engine that has too much
         to do takes few and long ones, so it is also given as many of the shortest that there are as fit the run's time."""
         own, engines = max(len(self.data.iterations), 1), self._engines(sets)
-        return max(math.ceil(LONGER * own * engines / _engines(self.data.policy)), engines * self._shortest)
+        return max(math.ceil(LONGER * own * engines / self.data.policy.rules.engine_count), engines * self._shortest)
 
     @cached_property
     def _shortest(self) -> int:
@@ -63,11 +62,6 @@ class Bench:
 
     def _engines(self, sets: Sets) -> int:
         try:
-            return _engines(changed_setup(self.data.setup, sets).setup.policy)
+            return changed_setup(self.data.setup, sets).setup.policy.rules.engine_count
         except (ConfigError, UsageError):
-            return _engines(self.data.policy)  # the trial will say that there is no such configuration
-
-
-def _engines(policy: Policy) -> int:
-    rules = policy.rules
-    return rules.pd.prefill + rules.pd.decode if rules.pd.prefill else max(rules.fleet.replicas, 1)
+            return self.data.policy.rules.engine_count  # the trial will say that there is no such configuration
