@@ -8,7 +8,7 @@ from typing import Any
 
 from dash import dcc, html
 
-__all__ = ["GRAPH", "aria", "control", "data_table", "figure_with_table"]
+__all__ = ["GRAPH", "aria", "control", "copy_button", "data_table", "figure_with_table"]
 
 
 GRAPH: Any = {
@@ -37,6 +37,12 @@ def data_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, caption
     body = [html.Tr([html.Td(cell, className="number" if at >= numeric else "") for at, cell in enumerate(row)]) for row in rows]
     table = html.Table([html.Caption(caption), html.Thead(head), html.Tbody(body)], className="data", **more)
     return html.Div(table, className="wide", tabIndex="0", role="region", **aria(caption))
+
+
+def copy_button(text: str, label: str, title: str = "") -> Any:
+    """A button, so that keys reach it, that copies ``text`` (``assets/charts.js``) and says that it has."""
+    data: dict[str, Any] = {"data-copy": text}
+    return html.Button(label, type="button", className="copy", title=title or label, **data)
 
 
 def figure_with_table(

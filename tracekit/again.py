@@ -20,7 +20,7 @@ _MAY_DIFFER = {
     "from_run",
 }  # fmt: skip
 """What may be said beside ``--from-run``; everything else is the run's."""
-_OPTIONS = {"trace_format": "format", "mapping": "map"}
+_OPTIONS = {"trace_format": "format", "mapping": "map", "sets": "set"}
 
 
 def prepare_again(store: Store, given: dict[str, Any], sets: Sequence[str], tell: Callable[[str], None]) -> Setup:

@@ -127,7 +127,8 @@ def read_manifest(path: str | Path) -> dict[str, Any]:
         raise UsageError(f"--from {shown(str(path), 400)}: no such file; expected the {MANIFEST} of a run")
     found = read_json(file)
     if found is None or found.get("schema") != SCHEMA or not found.keys() >= _NEEDED:
-        raise InputError("not a manifest, or not a whole one", file=str(path), expected=f"schema {SCHEMA}, as every replay writes it")
+        wanted = f"schema {SCHEMA}, as every replay writes it"
+        raise InputError("not a manifest, or not a whole one", file=str(path), expected=wanted)
     if found["engine"] != "sim":
         raise UsageError(f"--from {shown(str(path), 400)}: measured on a real engine, which never takes the same time twice;"
                          " expected the manifest of a simulated run")  # fmt: skip

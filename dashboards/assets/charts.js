@@ -1,4 +1,4 @@
-// Saving charts, and their tables: both made in the browser, of what is drawn, when somebody asks.
+// Copying flags; saving charts, and their tables: both made in the browser, of what is drawn, when somebody asks.
 (function () {
   "use strict";
   // Dark colours and what they are on paper (dashboards/palette.py): an image is light unless it is asked for as it is.
@@ -83,6 +83,23 @@
     const used = head.map((_, at) => at < 3 || rows.some((row) => cell(row[at]) !== ""));
     return [head, ...rows].map((row) => row.filter((_, at) => used[at]).map(cell).join(",")).join("\r\n") + "\r\n";
   }
+
+  document.addEventListener("click", function (event) {
+    const copy = event.target.closest && event.target.closest("[data-copy]");
+    if (!copy) { return; }
+    const label = copy.dataset.label = copy.dataset.label || copy.textContent;
+    const say = function (text) {
+      copy.textContent = text;
+      window.setTimeout(() => { copy.textContent = label; }, 3000);
+    };
+    // Over plain HTTP from another machine there is no clipboard: then what is to be copied is selected.
+    const copied = navigator.clipboard ? navigator.clipboard.writeText(copy.dataset.copy) : Promise.reject();
+    copied.then(() => say("Copied"), function () {
+      const text = copy.parentElement.querySelector(".flags");
+      if (text) { window.getSelection().selectAllChildren(text); }
+      say("Selected: copy it");
+    });
+  });
 
   document.addEventListener("click", function (event) {
     const button = event.target.closest && event.target.closest("[data-export]");

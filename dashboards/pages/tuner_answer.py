@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dash import dcc, html
+from dash import html
 
 from dashboards.interval_figure import Whisker, interval_figure
-from dashboards.markup import data_table, figure_with_table
+from dashboards.markup import copy_button, data_table, figure_with_table
 from dashboards.palette import Theme
 from dashboards.study_rows import Effect, effects_of, gains_of
 from dashboards.study_words import describe_gains
@@ -33,7 +33,7 @@ def answer_of(study: Study) -> Iterator[Any]:
         lines = {"vLLM": answer["flags"], "tracekit": " ".join(f"--set {each}" for each in answer["sets"])}
         for name, text in lines.items():
             if text:
-                copy = dcc.Clipboard(content=text, title=f"Copy the flags for {name}", className="copy")
+                copy = copy_button(text, "Copy", f"Copy the flags for {name}")
                 yield html.Div([html.Span(name, className="quiet"), html.Code(text, className="flags"), copy], className="ways")
     changes = [
         [c["knob"], str(c["old"]), str(c["new"]), "follows from the others" if c["derived"] else ""]

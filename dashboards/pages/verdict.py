@@ -10,7 +10,7 @@ from dash.exceptions import PreventUpdate
 
 from dashboards.acts import change_button, register_acts, tune_button
 from dashboards.address import Address, parse_address
-from dashboards.markup import aria, data_table, figure_with_table
+from dashboards.markup import aria, copy_button, data_table, figure_with_table
 from dashboards.pages.verdict_live import render_live
 from dashboards.palette import THEMES, Theme
 from dashboards.queries import RunBook
@@ -159,6 +159,6 @@ def _ways(card: Card, address: Address) -> Any:
     if card.advice is not None and card.advice.flags:
         name = {"type": "vd-flags", "finding": card.id}
         links.append(html.Code(card.advice.flags, id=name, className="flags"))
-        links.append(dcc.Clipboard(content=card.advice.flags, title="Copy flags", className="copy"))
+        links.append(copy_button(card.advice.flags, "Copy flags"))
     links += change_button(card)
     return html.Div(links, className="ways")

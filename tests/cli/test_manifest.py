@@ -115,7 +115,9 @@ def test_what_came_out_otherwise_is_told_with_the_input_that_differs(
     ("words", "code", "said"),
     [
         (["--from", "{m}", "--limit", "5"], 2, "--limit: the manifest says it"),
-        (["--from", "{m}", "--set", "max_num_seqs=4"], 2, "--sets: the manifest says it"),
+        (["--from", "{m}", "--set", "max_num_seqs=4"], 2, "--set: the manifest says it"),
+        (["--from", "{m}", "--map", "a=b"], 2, "--map: the manifest says it"),
+        (["--from", "{m}", "--engine", "torch"], 2, "--engine torch: a manifest is replayed by the simulator"),
         (["--from", "nowhere.json"], 2, "no such file"),
         (["--from", "{trace}"], 3, "not a manifest"),
         ([], 2, "no trace; expected TRACE"),
@@ -125,6 +127,16 @@ def test_slips_are_told(made: Path, words: list[str], code: int, said: str, capf
     places = {"m": str(run_files(made, "a.duckdb") / "manifest.json"), "trace": str(made / "night.jsonl.gz")}
     assert main(["replay", *(word.format(**places) for word in words), "--db", str(made / "a.duckdb")]) == code
     assert said in capfd.readouterr().err
+
+
+def test_a_manifest_that_lacks_a_part_is_one_line(made: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    whole = manifest(made)
+    for part in sorted(set(whole) - {"schema", "name", "command", "started_at", "host"}):
+        path = tmp_path / f"{part}.json"
+        path.write_text(json.dumps({key: value for key, value in whole.items() if key != part}))
+        assert main(["replay", "--from", str(path), "--db", str(made / "a.duckdb")]) == 3, part
+        err = capfd.readouterr().err
+        assert "not a whole one" in err and err.count("\n") == 1, (part, err)
 
 
 def test_a_real_engine_is_not_repeated(made: Path, tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from tracekit.cli.main import main
-from tracekit.notify import MOST_LINES, Message, deliver, prometheus_text, slack_message
+from tracekit.errors import InputError
+from tracekit.notify import MOST_LINES, Message, deliver, error_message, prometheus_text, slack_message
 
 
 class Hook(http.server.BaseHTTPRequestHandler):
@@ -98,6 +99,15 @@ def test_a_hanging_server_holds_nothing_up(hook: Any) -> None:
     assert written == []
     assert "the work is done all the same" in said[0]
     assert not hook.answered, "it came back while the server was still hanging"
+
+
+def test_an_unusable_input_is_told_without_its_value() -> None:
+    """Whatever a reader objects to is a piece of somebody's trace."""
+    error = InputError("not a number", file="/data/t.csv", line=4, column="prompt", value="hello secret", expected="a count")
+    for how in ("slack", "prometheus"):
+        written, _ = told(how, error_message("gate", error, 3))
+        assert "secret" not in "".join(written)
+    assert "t.csv: not a number" in "".join(told("slack", error_message("gate", error, 3))[0])
 
 
 @pytest.mark.parametrize("trouble", ["500", "closed", "unset", "no address"])

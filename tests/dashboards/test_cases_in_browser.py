@@ -223,6 +223,8 @@ def test_the_verdict_with_the_keyboard_alone(cases: Cases, site: Watched) -> Non
     assert any("Its requests" in each for each in reached)
     assert any("All evidence" in each for each in reached)
     assert any("Copy flags" in each for each in reached)
+    page.get_by_role("button", name="Copy flags").first.press("Enter")
+    page.wait_for_selector("text=/^(Copied|Selected: copy it)$/")
     page.evaluate("document.activeElement.blur()")
     page.keyboard.press("j")
     assert page.evaluate("document.activeElement.ariaLabel") == "Finding PREEMPTION_STORM"

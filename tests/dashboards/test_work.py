@@ -20,7 +20,7 @@ from dashboards.pages import replay as replay_page
 from dashboards.queries import RunBook
 from tracekit import jobs
 from tracekit.errors import LockedError, UsageError
-from tracekit.orders import ConfigError, ReplayOrder, again_words, replay_words, tune_words
+from tracekit.orders import ConfigError, ReplayOrder, _slice_words, again_words, replay_words, tune_words
 from tracekit.replay import replay
 from tracekit.store import list_runs, load_run
 
@@ -167,6 +167,26 @@ def test_an_upload_lies_where_uploads_lie(tmp_path_factory: pytest.TempPathFacto
     for key in ("..", "", name, "0" * 31, "*" * 32):
         with pytest.raises(UsageError):
             uploads.find(folder, key)
+
+
+@pytest.mark.parametrize("at", range(70, 84))
+def test_a_long_name_cut_at_any_place_is_found_again(tmp_path: Path, at: int) -> None:
+    kept = uploads.keep(tmp_path, sent(b"a,b\n1,2"), "x" * 30 + ".-_" + "y" * at + ".csv")
+    assert uploads.find(tmp_path, kept.key) == kept
+
+
+def test_a_file_of_many_gzip_members_is_one_file(tmp_path: Path) -> None:
+    kept = uploads.keep(tmp_path, sent(gzip.compress(b"a\n") * 20_000), "t.csv.gz")
+    assert gzip.decompress(kept.path.read_bytes()) == b"a\n" * 20_000
+
+
+def test_a_search_has_all_of_the_runs_slice() -> None:
+    part = {"window_ns": [0, 5], "rate_scale": 2.0, "where": "a > 1", "thin": [1, 4], "by": "session", "sessions": "poisson:2",
+            "spread_ticks": True, "seed": 3}  # fmt: skip
+    assert _slice_words(part) == [
+        "--window=0:5ns", "--rate-scale=2.0", "--where=a > 1", "--thin=1/4", "--by=session", "--sessions=poisson:2",
+        "--spread-ticks", "--seed=3",
+    ]  # fmt: skip
 
 
 def test_only_the_latest_uploads_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from replay_engine.profile import load_profile
 from replay_engine.types import RequestState
 from tests.diagnosis.loads import CHAT, setup_of_recipe
 from tracekit.diagnosis import RunData
@@ -41,6 +42,18 @@ def test_a_mean_that_falls_with_load_is_warned_of(sets: tuple[str, ...], falls: 
     assert bool(said) == falls == (loads[1].ttft_ns < loads[0].ttft_ns)
     assert all("from 0.01 to 0.1 times the trace's" in each for each in said)
     assert not any("falls with load" in each for each in document["remarks"])
+
+
+def test_two_profiles_of_one_name_are_no_comparison(tmp_path: Path) -> None:
+    """Calibrated profiles are called after what they were made from: only their numbers tell them apart."""
+    db = str(tmp_path / "t.duckdb")
+    fast = load_profile("h100")
+    slow = replace(fast, latency=replace(fast.latency, h0_ns=3 * fast.latency.h0_ns))
+    for rate, profile in ((0.1, slow), (1.0, fast)):
+        path = tmp_path / "p.toml"
+        path.write_text(profile.to_toml())
+        replay(EXAMPLE, limit=50, db=db, profile=str(path), engine="sim", rate_scale=rate, diagnose=False)
+    assert [load.rate for load in loads_of(Store(db), 1)] == [0.1]
 
 
 def test_only_a_fall_is_a_warning() -> None:

@@ -16,6 +16,7 @@ import pytest
 from tests.exports.conftest import Runs
 from tracekit.exports import perfetto
 from tracekit.exports.perfetto import FIRST_REPLICA_PID, REQUESTS_PID, write_perfetto
+from tracekit.store import Store, sql
 
 Event = dict[str, Any]
 NEEDED = {
@@ -148,6 +149,13 @@ def test_requests_are_the_spans(runs: Runs, kind: str) -> None:
         if begin["ph"] == "b" and end["ph"] == "e" and not begin["name"].startswith("request"):
             told.append((int(begin["id"]), begin["name"], begin["ts"], end["ts"]))
     assert sorted(told) == sorted((request, phase, begin // 1000, end // 1000) for request, phase, begin, end in spans)
+
+
+def test_who_missed_the_slo_is_told_from_who_had_none(runs: Runs) -> None:
+    told = [event["args"]["slo_met"] for event in exported(runs, runs.tight) if "slo_met" in event.get("args", {})]
+    met = [row[0] for row in sql(Store(runs.path), f"SELECT slo_met FROM outcomes WHERE run = {runs.tight}").rows]
+    assert (told.count(True), told.count(False)) == (met.count(True), met.count(False))
+    assert False in told
 
 
 def test_preemptions_and_transfers_are_drawn(runs: Runs) -> None:

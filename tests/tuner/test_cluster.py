@@ -16,7 +16,7 @@ from tracekit.store import Store
 from tracekit.store.files import read_json
 from tuner import tune
 from tuner.plan import TunePlan
-from tuner.postgres import PostgresCells
+from tuner.postgres import PostgresCells, check_url
 from tuner.study import open_study, study_name
 
 SMALL: dict[str, Any] = {"slo": "stall=60ms", "windows": 2, "holdout": 2, "trials": 6, "workers": 2}
@@ -86,3 +86,10 @@ def test_a_database_that_is_not_there_is_one_line(bursts: str, tmp_path: Path) -
     with pytest.raises(UsageError, match="the database cannot be reached") as refused:
         tune(bursts, db=tmp_path / "a.duckdb", storage="postgresql://nobody@127.0.0.1:1/none", **SMALL)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["postgres://u:hunter2@h/db", "mysql://u:hunter2@h/db", "u:hunter2@h/db"])
+def test_a_password_in_a_url_that_is_refused_is_not_repeated(url: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        check_url(url)
+    assert "hunter2" not in str(refused.value) and "postgresql://" in str(refused.value)
