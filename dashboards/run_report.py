@@ -6,10 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from dashboards.address import METRICS, Address
-from dashboards.buckets import BUCKETS, Buckets, downsample, span_ns
+from dashboards.buckets import BUCKETS, downsample, span_ns
 from dashboards.figures import Drawn, timeline_figure
 from dashboards.oldest import read_oldest
 from dashboards.overlay import overlay_of
@@ -20,6 +18,7 @@ from dashboards.report_page import Drawing, Page, figure_box
 from dashboards.summary import describe_window
 from dashboards.tail import TailMap, percentiles, tail_map
 from dashboards.tail_figures import describe_map, map_figure
+from dashboards.timeline_table import HEAD, timeline_rows
 from dashboards.verdict_figure import describe_excess, excess_figure
 from dashboards.verdicts import Card, Proven, cards_of, read_verdict
 from dashboards.words import count, percent, seconds
@@ -218,23 +217,7 @@ def _timelines(book: RunBook, ref: str) -> Iterator[Drawing]:
         named = f"Replica {replica}: " if len(there) > 1 else ""
         more = f" (of {len(there)} replicas the first {len(shown)} are drawn)" if len(there) > len(shown) else ""
         said = f"{named}{describe_window(buckets, what)}{more}"
-        coarse = downsample(frame, *window, buckets=TABLE_ROWS)
-        yield Drawing(f"timeline-{replica}", said, make, _TIMELINE_HEAD, _timeline_rows(coarse), ", in coarser steps")
-
-
-_TIMELINE_HEAD = ("From", "Decode tokens", "Prefill tokens", "Running", "Waiting", "Most waiting", "KV blocks", "Preempted",
-                  "Longest iteration")  # fmt: skip
-
-
-def _timeline_rows(buckets: Buckets) -> list[list[str]]:
-    mean, peak = buckets.mean, buckets.peak
-    columns = (mean["decode"], mean["prefill"] + mean["recomputed"], mean["running"], mean["waiting"], peak["waiting"],
-               mean["kv_used"], buckets.preempted)  # fmt: skip
-    longest = np.asarray(peak["duration_ns"], np.float64) / 1e9
-    return [
-        [f"{begin / 1e9:,.2f} s", *(f"{column[at]:,.4g}" for column in columns), seconds(float(longest[at]))]
-        for at, begin in enumerate(buckets.edges_ns[:-1].tolist()[:TABLE_ROWS])
-    ]
+        yield Drawing(f"timeline-{replica}", said, make, HEAD, timeline_rows(buckets, what), ", in coarser steps")
 
 
 def _matrix(matrix: Mapping[str, Any]) -> Iterator[Html]:

@@ -6,9 +6,11 @@ for which ``python -m pip`` is stood in for.
 
 from __future__ import annotations
 
+import gzip
 import http.server
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -95,6 +97,18 @@ def test_every_step_of_the_workflow_runs(checkout: Path, tools: Path) -> None:
     kept = next(each for each in WORKFLOW["jobs"]["gate"]["steps"] if "upload-artifact" in each.get("uses", ""))
     assert kept["if"] == "always()"
     assert {"gate.json", "gate.xml"} <= set(kept["with"]["path"].split())
+
+
+def test_another_night_is_gated_and_a_pull_request_on_it_is_refused(checkout: Path, tools: Path) -> None:
+    with gzip.open(DEMO, "rt") as whole, gzip.open(checkout / "last-night.jsonl.gz", "wt") as other:
+        other.writelines(line for at, line in enumerate(whole) if at % 29)
+    nightly = re.fullmatch(r"\$\{\{ github.event_name == 'schedule' && '(\S+)' \|\| '' \}\}", step("Gate")["env"]["MISMATCH"])
+    assert nightly is not None
+    done = run_step("Gate", checkout, tools, TRACEKIT_WEBHOOK="", MISMATCH="")
+    assert done.returncode == 2 and "trace" in done.stderr
+    done = run_step("Gate", checkout, tools, TRACEKIT_WEBHOOK="", MISMATCH=nightly[1])
+    assert done.returncode in (0, 1, 4), done.stderr
+    assert json.loads((checkout / "gate.json").read_text())["verdict"] in ("passed", "failed", "inconclusive")
 
 
 def test_a_worse_policy_turns_the_workflow_red_and_it_says_why(checkout: Path, tools: Path) -> None:
