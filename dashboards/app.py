@@ -15,6 +15,7 @@ from flask import request
 
 from dashboards.access import Access
 from dashboards.address import parse_address
+from dashboards.downloads import register_downloads
 from dashboards.frame import frame, register_frame
 from dashboards.guard import guard
 from dashboards.pages import PAGES, Page
@@ -41,6 +42,7 @@ def create_app(db: str | Path, *, access: Access | None = None) -> Dash:
     for page in PAGES:
         page.register(app, book)
     app.callback(Output("page", "children"), Input("url", "pathname"))(_route)
+    register_downloads(app.server, book)
     guard(app, access)
     _read_ahead(app, book)
     return app

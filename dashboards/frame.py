@@ -9,6 +9,7 @@ import dash_mantine_components as dmc
 from dash import ClientsideFunction, Dash, Input, Output, dcc, html
 
 from dashboards.address import parse_address
+from dashboards.download_links import download_menu, register_download_menu
 from dashboards.heading import Heading, heading_of, selection_chips
 from dashboards.live import LIVE_MS, live_row, register_live
 from dashboards.markup import aria
@@ -46,6 +47,7 @@ def frame(db: Path, banner: str | None, *, signed_in: bool = False) -> Any:
                     html.Div(
                         [
                             html.Div(id="chips", className="chips", role="group", **aria("Selection")),
+                            download_menu(),
                             html.Button("Share", id="share", type="button", title="Copy the address of this view (s)"),
                             html.Span(id="shared", role="status", className="shared"),
                         ],
@@ -117,6 +119,7 @@ def register_frame(app: Dash, book: RunBook) -> None:
         Input("frame-tick", "n_intervals"),
     )(show)
     register_live(app, book)
+    register_download_menu(app, book)
     # Dash has no types for these.
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("tracekit", "theme"),

@@ -7,6 +7,7 @@ from typing import Any
 
 from dash import html
 
+from dashboards.download_links import study_links
 from dashboards.interval_figure import Whisker, interval_figure
 from dashboards.markup import copy_button, data_table, figure_with_table
 from dashboards.palette import Theme
@@ -41,6 +42,7 @@ def answer_of(study: Study) -> Iterator[Any]:
     ]
     if changes:
         yield data_table(("Knob", "Now", "Then", ""), changes, caption="What differs from the current policy", numeric=9)
+    yield study_links(study.key)
     before, after = ([each["id"] for each in answer.get(name, ())] for name in ("findings", "findings_after"))
     if before and "findings_after" in answer:
         said = [f"{each} ({'still there' if each in after else 'gone'})" for each in before]

@@ -10,6 +10,7 @@ from dash.exceptions import PreventUpdate
 
 from dashboards.acts import change_button, register_acts, tune_button
 from dashboards.address import Address, parse_address
+from dashboards.download_links import finding_links, run_links
 from dashboards.markup import aria, copy_button, data_table, figure_with_table
 from dashboards.pages.verdict_live import render_live
 from dashboards.palette import THEMES, Theme
@@ -93,8 +94,9 @@ def _body(found: Verdict, address: Address, theme: Theme) -> Iterator[Any]:
             ["Nothing has been replayed yet. To prove these: ", html.Code(f"tracekit diagnose {found.run}")], className="hint"
         )
     for card in cards:
-        yield _card(card, address)
+        yield _card(card, address, found.run)
     yield tune_button()
+    yield html.Div([html.Span("Take it along:", className="quiet"), *run_links(found.run)], className="ways")
     for text in document["warnings"]:
         yield html.P(text, className="notice")
     if document["remarks"]:
@@ -102,7 +104,7 @@ def _body(found: Verdict, address: Address, theme: Theme) -> Iterator[Any]:
         yield html.Ul([html.Li(text) for text in document["remarks"]])
 
 
-def _card(card: Card, address: Address) -> Any:
+def _card(card: Card, address: Address, run: int) -> Any:
     size = f"{percent(card.share)} of the excess, {seconds(card.excess_s)} ({card.measure})"
     sure = f"{size}; confidence {card.confidence}: {card.because}"
     head = html.Div([html.H2([html.Code(card.id), " ", card.name]), html.P(sure, className="quiet")])
@@ -112,6 +114,8 @@ def _card(card: Card, address: Address) -> Any:
         parts.append(html.P(["It is not: ", "; ".join(card.is_not), "."], className="quiet"))
     parts.append(_advice(card))
     parts.append(_ways(card, address))
+    if change_button(card):
+        parts.append(finding_links(run, card.id))
     name = "card finding step" + (" under" if card.depth else "") + (" chosen" if address.finding == card.id else "")
     return html.Section([each for each in parts if each is not None], className=name, tabIndex="-1", **aria(f"Finding {card.id}"))
 
