@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from replay_engine.policy import Policy
-from replay_engine.profile import Latency, Profile
+from replay_engine.profile import Profile
 from tuner.cells import Cell, Replays, Result
 from tuner.objective import value_of
 from tuner.plan import TunePlan
@@ -53,8 +53,7 @@ def cell_of(plan: TunePlan, want: Want) -> Cell:
 
 def slower_profile(profile: Profile, factor: float) -> Profile:
     """Every cost of an iteration times ``factor``; what the silicon could do is not asked again."""
-    latency = Latency(**{name: value * factor for name, value in asdict(profile.latency).items()})
-    return replace(profile, latency=latency, synthetic=True, name=f"{profile.name} x{factor:g}")
+    return replace(profile, latency=profile.latency.times(factor), synthetic=True, name=f"{profile.name} x{factor:g}")
 
 
 class Lookup:

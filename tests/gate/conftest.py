@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from replay_engine.profile import DEFAULT_PROFILE, Latency, load_profile
+from replay_engine.profile import DEFAULT_PROFILE, load_profile
 from tracekit.cli.main import main
 
 STEADY = ["--requests", "320", "--arrival", "poisson:rate=8", "--input", "lognormal:median=300,sigma=0.6", "--output",
@@ -36,9 +36,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     trace = str(folder / "steady.jsonl")
     assert main(["synth", trace, *STEADY]) == 0
     profile = load_profile(DEFAULT_PROFILE)
-    costs = {name: 2 * value for name, value in asdict(profile.latency).items()}
     doubled = folder / "doubled.toml"
-    doubled.write_text(replace(profile, name="doubled", latency=Latency(**costs)).to_toml())
+    doubled.write_text(replace(profile, name="doubled", latency=profile.latency.times(2)).to_toml())
     here = Place(folder=folder, trace=trace, db=str(folder / "gate.duckdb"), base=str(folder / "base.json"), doubled=str(doubled))
     assert here.gate("--gate", "ttft_p95<=500ms", "--write-baseline", here.base, "--seeds", "3") == 0
     return here

@@ -46,6 +46,43 @@ def test_a_doubled_latency_is_red(place: Place, limit: str) -> None:
     assert row["first"]["draws"] == row["again"]["draws"] == 3
 
 
+def with_changes(place: Place, path: Path, changes: list[float]) -> Path:
+    """The baseline with the TPOT of its draws such that unchanged code has changed by so much in each of them."""
+    document = json.loads(Path(place.base).read_text())
+    row = document["figures"]["tpot_p50"]
+    assert len(row["draws"]) == len(changes) == 24
+    row["draws"] = [value / (1 + change) for value, change in zip(row["draws"], changes, strict=True)]
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_a_change_that_few_draws_show_is_not_missed_and_one_that_few_enlarge_is_no_failure(place: Place, tmp_path: Path) -> None:
+    seldom = with_changes(place, tmp_path / "seldom.json", [0.03, 0.06, 0.035] * 2 + [0.3, 0.05, 0.04] * 6)
+    assert place.gate("--gate", "tpot_p50<=+5%", "--baseline", str(seldom), *THREE) == 1
+    row = verdict(place)["gates"][0]
+    assert max(row["first"]["change"], row["again"]["change"]) < 0.05
+    assert row["change"] == pytest.approx(0.1, abs=0.03)
+    assert 6 < row["draws"] <= 24
+    burst = with_changes(place, tmp_path / "burst.json", [0.1, 0.02, 0.05] * 2 + [0.01, 0.0, 0.02] * 6)
+    assert place.gate("--gate", "tpot_p50<=+5%", "--baseline", str(burst), *THREE) == 0
+    row = verdict(place)["gates"][0]
+    assert row["first"]["change"] > 0.05
+    assert row["again"]["change"] > 0.05
+    assert row["high"] <= 0.05
+    assert 6 < row["draws"] <= 24
+
+
+def test_draws_end_where_the_baseline_has_no_more(place: Place, tmp_path: Path) -> None:
+    at_the_limit = with_changes(place, tmp_path / "limit.json", [0.02, 0.08, 0.05] * 8)
+    assert place.gate("--gate", "tpot_p50<=+5%", "--baseline", str(at_the_limit), *THREE) in (0, 1)
+    assert verdict(place)["gates"][0]["draws"] == 24
+    document = json.loads(at_the_limit.read_text())
+    document["seeds"] = document["seeds"][:12]
+    at_the_limit.write_text(json.dumps(document))
+    assert place.gate("--gate", "tpot_p50<=+5%", "--baseline", str(at_the_limit), *THREE) in (0, 1)
+    assert verdict(place)["gates"][0]["draws"] == 12
+
+
 def test_a_doubled_latency_is_red_without_a_baseline(place: Place) -> None:
     assert place.gate("--gate", "tpot_p50<=9ms", *THREE) == 0
     assert place.gate("--gate", "tpot_p50<=9ms", "--profile", place.doubled, *THREE) == 1
@@ -140,7 +177,7 @@ def test_a_baseline_that_is_none_is_refused(place: Place, tmp_path: Path) -> Non
         assert place.gate("--gate", "tpot_p50<=+5%", "--baseline", str(other)) == 3
 
 
-@pytest.mark.parametrize("words", [["--set", "max_num_seqs=64"], ["--limit", "310"], ["--seeds", "9"], ["--slo", "ttft=1s"]])
+@pytest.mark.parametrize("words", [["--set", "max_num_seqs=64"], ["--limit", "310"], ["--seeds", "30"], ["--slo", "ttft=1s"]])
 def test_another_baseline_is_refused_by_what_differs(place: Place, words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     base = ["--gate", "tpot_p50<=+5%", "--baseline", place.base]
     assert place.gate(*base, *(words if "--seeds" in words else [*words, *THREE])) == 2

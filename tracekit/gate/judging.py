@@ -42,6 +42,8 @@ class Judged:
     draws: int = 0
     like: tuple[float, float] | None = None
     """Lowest and highest value over the drawn traffic."""
+    settled: bool = True
+    """Whether the limit lies outside the interval of the change, so that more draws would hardly say otherwise."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -121,7 +123,8 @@ def judge_change(gate: Gate, here: Figure, base: Figure, pairs: Sequence[tuple[F
     if few:
         return Judged(status="inconclusive", why=few, **about)
     status, why = _decided(gate, limit, found.estimate, low, high)
-    return Judged(status=status, why=why, **about)
+    settled = low is not None and high is not None and _over(gate, low, limit) == _over(gate, high, limit)
+    return Judged(status=status, why=why, settled=settled, **about)
 
 
 def _ends(found: Interval) -> tuple[float | None, float | None]:

@@ -72,7 +72,7 @@ def _twice(row: Mapping[str, Any]) -> list[str]:
     metric = METRICS[row["metric"]]
     said = [f"{name} {row[key]['status']}, {_range(row[key], metric)}"
             for name, key in (("first seeds", "first"), ("others", "again"))]  # fmt: skip
-    return [f"  {row['gate']} was judged twice: {'; '.join(said)}; all together {row['status']}"]
+    return [f"  {row['gate']} was judged twice: {'; '.join(said)}; all {row['draws']} draws together {row['status']}"]
 
 
 def _rests(document: Mapping[str, Any]) -> list[str]:

@@ -21,7 +21,7 @@ from tracekit.gate.replays import Replays
 from tracekit.gate.report import SCHEMA, junit_xml, markdown_of, text_of
 from tracekit.gate.resampling import stretches_of
 from tracekit.gate.subject import subject_of
-from tracekit.gate.verdict import EXIT_CODES, Judgement, judge_gates, overall, seeds_of
+from tracekit.gate.verdict import EXIT_CODES, MOST, Judgement, judge_gates, most_seeds, overall, seeds_of
 from tracekit.jobs import Job
 from tracekit.notify import error_line
 from tracekit.store import Store
@@ -144,7 +144,7 @@ class _Work:
         self.given, self.limits, self.before, self.store, self.job = given, limits, before, store, job
         self.notes: list[str] = []
         self.done = 0
-        again = 0 if given["write_baseline"] is None else 2 * given["seeds"]
+        again = 0 if given["write_baseline"] is None else MOST * given["seeds"]
         self.planned = 1 + given["seeds"] * (any(each.kind == "absolute" for each in limits) + bool(limits)) + again
 
     def report(self) -> GateReport:
@@ -159,7 +159,7 @@ class _Work:
         found = judge_gates(self._fitting(paired), replays, self.before, given["seed"], given["seeds"], paired=paired)
         document = self._document(replays, found, differ)
         if given["write_baseline"] is not None:
-            self._write_baseline(Path(given["write_baseline"]), replays, first + other, document)
+            self._write_baseline(Path(given["write_baseline"]), replays, most_seeds(given["seed"], given["seeds"]), document)
         text = text_of(document)
         return GateReport(verdict=document["verdict"], exit_code=document["exit_code"], document=document, text=text)
 

@@ -1,8 +1,13 @@
-"""Every gate of a command judged: on the first seeds, and where a limit on a change is not kept, once more on others."""
+"""Every gate of a command judged: on the first seeds, and where a limit on a change is not surely kept, once more on others.
+
+Both looks are shown. Where the limit lies within the interval of all their draws, more are taken until it does not, or until
+there are ``MOST`` times as many as at first: a change whose size hangs on a burst that few draws have is not missed because the
+first few had none, and one below the limit is not failed because they had many.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +17,11 @@ from tracekit.gate.limits import Gate
 from tracekit.gate.metrics import Figure
 from tracekit.gate.replays import Replays
 
-__all__ = ["EXIT_CODES", "Judgement", "judge_gates", "overall", "seeds_of"]
+__all__ = ["EXIT_CODES", "MOST", "Judgement", "judge_gates", "most_seeds", "overall", "seeds_of"]
 
 EXIT_CODES: dict[Status, int] = {"passed": 0, "failed": 1, "inconclusive": 4}
+MOST = 8
+"""How many times the first draws a gate may take in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +49,11 @@ def seeds_of(seed: int, count: int) -> tuple[list[int], list[int]]:
     return list(range(seed, seed + count)), list(range(seed + count, seed + 2 * count))
 
 
+def most_seeds(seed: int, count: int) -> list[int]:
+    """Every seed that a gate may come to draw by; a baseline has them all."""
+    return list(range(seed, seed + MOST * count))
+
+
 def judge_gates(gates: Sequence[Gate], replays: Replays, baseline: Baseline | None, seed: int, count: int, *,
                 paired: bool) -> list[Judgement]:  # fmt: skip
     """``paired``: the baseline's draws are of the same traffic."""
@@ -57,10 +69,26 @@ def _judged(gate: Gate, replays: Replays, baseline: Baseline | None, first: list
         return Judgement(gate=gate, verdict=_absolute(gate, replays, first))
     assert baseline is not None
     once = _change(gate, replays, baseline, first, paired)
-    if once.status == "passed" or gate.two_sided or not once.draws or not paired:
+    if (once.status == "passed" and once.settled) or gate.two_sided or not once.draws or not paired:
         return Judgement(gate=gate, verdict=once)
     again = _change(gate, replays, baseline, other, paired)
-    return Judgement(gate=gate, verdict=_change(gate, replays, baseline, first + other, paired), first=once, again=again)
+    seeds = first + other
+    verdict = _change(gate, replays, baseline, seeds, paired)
+    for more in _more(baseline, seeds):
+        if verdict.settled:
+            break
+        seeds = seeds + more
+        verdict = _change(gate, replays, baseline, seeds, paired)
+    return Judgement(gate=gate, verdict=verdict, first=once, again=again)
+
+
+def _more(baseline: Baseline, seeds: list[int]) -> Iterator[list[int]]:
+    """Further seeds, as many at a time as there were first, as far as the baseline has draws of them."""
+    count = len(seeds) // 2
+    for begin in range(seeds[0] + 2 * count, seeds[0] + MOST * count, count):
+        found = [seed for seed in range(begin, begin + count) if seed in baseline.draws]
+        if found:
+            yield found
 
 
 def _absolute(gate: Gate, replays: Replays, seeds: list[int]) -> Judged:

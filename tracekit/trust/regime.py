@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from replay_engine.profile import Latency, Profile
+from replay_engine.profile import Profile
 from replay_engine.types import Refusal
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ RANGES = {
 
 def slowed(profile: Profile, factor: float) -> Profile:
     """The profile with every cost ``factor`` times as high; above 1 no physical floor can be in the way."""
-    costs = {each.name: getattr(profile.latency, each.name) * factor for each in fields(Latency)}
-    return replace(profile, latency=Latency(**costs))
+    return replace(profile, latency=profile.latency.times(factor))
 
 
 def load_of(data: RunData) -> dict[str, Any]:
