@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import ROOT, Figure, Report, run_main
-from tracekit.gate.baseline import Baseline, rests_on
+from tracekit.fingerprint import rests_on
+from tracekit.gate.baseline import Baseline
 from tracekit.gate.limits import parse_gates
 from tracekit.gate.metrics import Figures
 from tracekit.gate.replays import Replays

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import platform
 from dataclasses import asdict
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tracekit import __version__
+
 if TYPE_CHECKING:
+    from tracekit.replay import Setup
     from tracekit.traces.source import TraceSource
 
-__all__ = ["SHOWN", "code_digest", "digest_of", "slice_document", "source_digest", "sources_digest", "text_digest"]
+__all__ = [
+    "SHOWN", "code_digest", "digest_of", "host_document", "library_versions", "rests_on", "slice_document", "source_digest",
+    "sources_digest", "text_digest",
+]  # fmt: skip
 
 SHOWN = 16
 """Hex digits of a digest that are written down."""
@@ -23,6 +32,7 @@ _REQUESTS = (
     "arrival_ns", "prompt_tokens", "output_tokens", "max_tokens", "predicted_tokens", "priority", "tenant", "class_", "parent",
     "think_ns", "cancel_ns", "deadline_ns", "slo_ttft_ns", "slo_tpot_ns", "counted",
 )  # fmt: skip
+_LIBRARIES = ("numpy", "duckdb", "pyarrow", "polars")
 _PREFIXES = ("run_offsets", "run_pos", "run_first", "run_len", "shared_blocks")
 
 
@@ -51,6 +61,37 @@ def text_digest(text: str) -> str:
 def slice_document(source: TraceSource) -> dict[str, Any]:
     """Which part of a trace a replay takes, as plain values."""
     return {**asdict(source.part), "placement": source.placement.kind}
+
+
+def rests_on(setup: Setup) -> dict[str, Any]:
+    """What must be the same for a difference of figures to be one of the code: requests, profile, engine version, policy, SLO."""
+    from tracekit.experiments.knobs import flat_policy
+
+    source = setup.source
+    found = {
+        "trace": {"name": setup.trace_name, "digest": source_digest(source), "requests": source.total},
+        "slice": slice_document(source) | {"seed": setup.seed, "warmup_ns": setup.warmup_ns},
+        "profile": {"name": setup.profile.name, "digest": digest_of(setup.profile.to_toml())},
+        "engine": {"version": f"vLLM {setup.policy.scheduler.engine_version}"},
+        "policy": flat_policy(setup.policy.to_dict()),
+        "slo": None if setup.slo is None else setup.slo.to_dict(),
+        "accept_degraded": setup.accept_degraded,
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(found, default=str))  # as it comes out of a file
+    return plain
+
+
+def library_versions() -> dict[str, str]:
+    """Of this package and its sources, and of what its figures are computed with."""
+    found = {name: metadata.version(name) for name in _LIBRARIES}
+    return {"tracekit": __version__, "code": code_digest(), "python": platform.python_version(), **found}
+
+
+def host_document() -> dict[str, Any]:
+    """The class of machine, not which one."""
+    pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {"system": platform.system(), "machine": platform.machine(), "cores": os.cpu_count(),
+            "memory_gib": round(pages / 2**30)}  # fmt: skip
 
 
 @cache

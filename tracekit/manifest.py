@@ -8,18 +8,16 @@ whether the same bytes came out, or which input differs.
 from __future__ import annotations
 
 import json
-import os
-import platform
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracekit import __version__
 from tracekit.again import option_beside
 from tracekit.errors import InputError, UsageError, shown
-from tracekit.fingerprint import code_digest, digest_of, source_digest, text_digest
+from tracekit.fingerprint import digest_of, host_document, library_versions, source_digest, text_digest
 from tracekit.store.files import read_json, write_json, write_text
+from tracekit.work_manifest import SCHEMA as WORK
+from tracekit.work_manifest import refuse_work
 
 if TYPE_CHECKING:
     from tracekit.replay import Setup
@@ -47,7 +45,6 @@ _BESIDE = ("inputs", "from_manifest", "name", "diagnose", "db", "progress", "say
 _NEEDED = {
     "engine", "run", "trace", "profile", "policy", "slo", "slice", "seed", "events", "accept_degraded", "versions", "results",
 }  # fmt: skip
-LIBRARIES = ("numpy", "duckdb", "pyarrow", "polars")
 
 
 def folder_of(store: Store, run: int) -> Path:
@@ -68,7 +65,8 @@ def write_manifest(
         "profile": {"name": setup.profile.name, "digest": text_digest(profile), "toml": profile},
         "policy": {"digest": digest_of(row["policy"]), "document": row["policy"]},
         "slo": row["slo"], "accept_degraded": row["setup"]["accept_degraded"], "events": row["events"],
-        "versions": _versions(setup), "host": _host(), "results": _results(row, verdict),
+        "versions": library_versions() | {"scheduler": f"vLLM {setup.policy.scheduler.engine_version}"},
+        "host": host_document(), "results": _results(row, verdict),
     }  # fmt: skip
     folder = folder_of(store, run)
     folder.mkdir(parents=True, exist_ok=True)
@@ -100,19 +98,6 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _versions(setup: Setup) -> dict[str, str]:
-    found = {name: metadata.version(name) for name in LIBRARIES}
-    return {"tracekit": __version__, "code": code_digest(), "scheduler": f"vLLM {setup.policy.scheduler.engine_version}",
-            "python": platform.python_version(), **found}  # fmt: skip
-
-
-def _host() -> dict[str, Any]:
-    """The class of machine, not which one."""
-    pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {"system": platform.system(), "machine": platform.machine(), "cores": os.cpu_count(),
-            "memory_gib": round(pages / 2**30)}  # fmt: skip
-
-
 def _results(row: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> dict[str, Any]:
     """Digests of what came out. What a run is called is none of it."""
     sections = {name: digest_of(section) for name, section in row["matrix"].items() if name != "run"}
@@ -126,6 +111,8 @@ def read_manifest(path: str | Path) -> dict[str, Any]:
     if not file.is_file():
         raise UsageError(f"--from {shown(str(path), 400)}: no such file; expected the {MANIFEST} of a run")
     found = read_json(file)
+    if found is not None and found.get("schema") == WORK:
+        raise refuse_work(str(path), found)
     if found is None or found.get("schema") != SCHEMA or not found.keys() >= _NEEDED:
         wanted = f"schema {SCHEMA}, as every replay writes it"
         raise InputError("not a manifest, or not a whole one", file=str(path), expected=wanted)

@@ -17,7 +17,9 @@ import numpy as np
 
 from replay_engine.policy import Policy, apply_set
 from tracekit.experiments.run import _READING
+from tracekit.manifest import MANIFEST
 from tracekit.store import Store
+from tracekit.work_manifest import write_work_manifest
 from tuner.cells import CELLS, CellFile, Replays
 from tuner.objective import attainment, bisect_rate, fewest
 from tuner.plan import TunePlan
@@ -72,6 +74,8 @@ def capacity(trace: str, *, slo: str | None = None, what_if: Sequence[str] = (),
     document |= measured.knee(plan.policy)
     document["replicas"] = measured.replicas(document)
     document["what_if"] = [measured.what_if(text, document) for text in what_if]
+    write_work_manifest(folder / MANIFEST, "capacity", given={**options, "trace": trace, "slo": slo, "what_if": list(what_if)},
+                        rests_on={"key": plan.key(), "plan": plan.to_dict()}, result=document)  # fmt: skip
     return CapacityReport(document=document, text=_text(document), lines=lines)
 
 

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 from tracekit.errors import UsageError, shown
 from tracekit.experiments.run import _READING, Reading
 from tracekit.jobs import Job
+from tracekit.manifest import MANIFEST
 from tracekit.store import Store
 from tracekit.store.files import write_json
+from tracekit.work_manifest import write_work_manifest
 from tuner.answer import Answer, find_answer
 from tuner.cells import Replays
 from tuner.crew import Crew
@@ -248,4 +250,7 @@ class _Run:
         document = build_document(plan, study, answer, verdict)
         document |= {"replays": len(replays.file), "wall_s": round(time.monotonic() - self.began, 3)}
         write_json(folder / "answer.json", document)
+        result = {name: value for name, value in document.items() if name not in ("wall_s", "replays")}
+        write_work_manifest(folder / MANIFEST, "tune", given=self.given, rests_on={"key": plan.key(), "plan": plan.to_dict()},
+                            result=result)  # fmt: skip
         return TuneReport(document=document, text=render_report(document), replayed=replays.replayed, lines=self.lines)

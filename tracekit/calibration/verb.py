@@ -10,6 +10,7 @@ from tracekit.calibration.measured import calibrate as calibrate_engine
 from tracekit.calibration.sources import SourceRequest, Written, calibrate_source
 from tracekit.errors import UsageError
 from tracekit.trust import check_profile
+from tracekit.work_manifest import beside, input_file, write_work_manifest
 
 __all__ = ["calibrate"]
 
@@ -40,6 +41,10 @@ def calibrate(
     report = _fitted(given) if check is None else _checked(given)
     if out is not None:
         report.write(out)
+        read = [("source", source), ("policy", policy), ("prior", prior), ("profile", check), ("configs", configs)]
+        inputs = [input_file(role, file) for role, file in read if file is not None]
+        write_work_manifest(beside(Path(out)), "calibrate", given=given, rests_on={"seed": seed},
+                            result=report.profile.to_toml(), inputs=inputs)  # fmt: skip
     return report
 
 

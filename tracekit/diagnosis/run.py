@@ -19,6 +19,7 @@ from tracekit.diagnosis.stored import load_run_data
 from tracekit.diagnosis.text import render_diagnosis
 from tracekit.diagnosis.verdict import build_verdict
 from tracekit.errors import UsageError, shown
+from tracekit.fingerprint import rests_on
 from tracekit.jobs import Job
 from tracekit.store import Store
 from tracekit.store.findings import record_findings
@@ -98,9 +99,23 @@ def diagnose(
         document = build_verdict(data, found, budget=prove_iterations, limit=limit_findings)
         assert data.run is not None
         number = record_findings(store, data.run, document)
+        _write_manifest(store, data, document, number, prove_iterations)
     job.finish({"exit_code": 0, "run": data.run, "diagnosis": number})
     text = render_diagnosis(data, found, replayed=prove_iterations is not None, limit=limit_findings)
     return DiagnosisReport(run=data.run, number=number, diagnosis=found, document=document, text=text)
+
+
+def _write_manifest(store: Store, data: RunData, document: dict[str, Any], number: int, budget: int | None) -> None:
+    """Beside the run's own, which is its input."""
+    from tracekit.manifest import MANIFEST, folder_of
+    from tracekit.work_manifest import input_file, write_work_manifest
+
+    assert data.run is not None
+    folder = folder_of(store, data.run)
+    write_work_manifest(
+        folder / f"diagnosis-{number}.{MANIFEST}", "diagnose", given={"run": data.run, "prove": budget},
+        rests_on=rests_on(data.setup), result=document, inputs=[input_file("run", folder / MANIFEST)],
+    )  # fmt: skip
 
 
 def _beside(store: Store, data: RunData, found: Diagnosis) -> Diagnosis:

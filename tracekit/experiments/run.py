@@ -26,6 +26,7 @@ from tracekit.experiments.report import build_document, render_report, verdicts_
 from tracekit.experiments.results import ResultFolder
 from tracekit.jobs import Job
 from tracekit.store import Store, find_experiment, load_experiment, record_experiment
+from tracekit.work_manifest import write_work_manifest
 
 __all__ = ["ExperimentReport", "Reading", "experiment", "recorded_experiment"]
 
@@ -166,7 +167,10 @@ def _replayed(store: Store, job: Job, given: dict[str, Any], plan: Plan, crews: 
     }  # fmt: skip
     number = record_experiment(store, row, fresh=given["fresh"])
     folder.remove()
-    return _report(number, plan, results, replayed, lines)
+    report = _report(number, plan, results, replayed, lines)
+    write_work_manifest(store.folder / "experiments" / f"{number}.manifest.json", "experiment", given=given,
+                        rests_on={"key": key, "plan": plan.to_dict()}, result=report.document)  # fmt: skip
+    return report
 
 
 def _report(number: int, plan: Plan, results: Results, replayed: int, lines: list[str]) -> ExperimentReport:

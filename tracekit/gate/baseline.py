@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,14 +9,14 @@ from typing import Any
 
 from tracekit import __version__
 from tracekit.errors import InputError, UsageError, shown
-from tracekit.experiments.knobs import differing, flat_policy, knob_text
-from tracekit.fingerprint import code_digest, digest_of, slice_document, source_digest
+from tracekit.experiments.knobs import differing, knob_text
+from tracekit.fingerprint import code_digest, digest_of, rests_on
 from tracekit.gate.metrics import METRICS, Figure, Figures
 from tracekit.gate.replays import Replays
 from tracekit.replay import Setup
 from tracekit.store.files import read_json
 
-__all__ = ["SCHEMA", "Baseline", "Mismatch", "baseline_document", "mismatches", "read_baseline", "rests_on"]
+__all__ = ["SCHEMA", "Baseline", "Mismatch", "baseline_document", "mismatches", "read_baseline"]
 
 SCHEMA = "tracekit.baseline/1"
 DIGITS = 9
@@ -45,22 +44,6 @@ class Mismatch:
     @property
     def text(self) -> str:
         return f"{self.part}: {self.baseline} in the baseline, {self.here} here"
-
-
-def rests_on(setup: Setup) -> dict[str, Any]:
-    """What must be the same for a difference of figures to be one of the code: requests, profile, engine version, policy, SLO."""
-    source = setup.source
-    found = {
-        "trace": {"name": setup.trace_name, "digest": source_digest(source), "requests": source.total},
-        "slice": slice_document(source) | {"seed": setup.seed, "warmup_ns": setup.warmup_ns},
-        "profile": {"name": setup.profile.name, "digest": digest_of(setup.profile.to_toml())},
-        "engine": {"version": f"vLLM {setup.policy.scheduler.engine_version}"},
-        "policy": flat_policy(setup.policy.to_dict()),
-        "slo": None if setup.slo is None else setup.slo.to_dict(),
-        "accept_degraded": setup.accept_degraded,
-    }
-    plain: dict[str, Any] = json.loads(json.dumps(found, default=str))  # as it comes out of a file
-    return plain
 
 
 def baseline_document(

@@ -14,8 +14,8 @@ from replay_engine.config import ConfigError
 from tracekit import __version__
 from tracekit.diagnosis.wording import headline
 from tracekit.errors import TracekitError, UsageError, shown
-from tracekit.fingerprint import code_digest
-from tracekit.gate.baseline import Baseline, Mismatch, baseline_document, mismatches, read_baseline, rests_on
+from tracekit.fingerprint import code_digest, rests_on
+from tracekit.gate.baseline import Baseline, Mismatch, baseline_document, mismatches, read_baseline
 from tracekit.gate.limits import Gate, parse_gates
 from tracekit.gate.replays import Replays
 from tracekit.gate.report import SCHEMA, junit_xml, markdown_of, text_of
@@ -26,6 +26,7 @@ from tracekit.jobs import Job
 from tracekit.notify import error_line
 from tracekit.store import Store
 from tracekit.store.files import write_json
+from tracekit.work_manifest import beside, input_file, write_work_manifest
 
 if TYPE_CHECKING:
     import polars as pl
@@ -91,6 +92,7 @@ def _gated(given: dict[str, Any]) -> GateReport:
         with job.accounted(interrupted="interrupted; nothing was gated"):
             report = _Work(given, limits, before, store, job).report()
         files.write(report.document)
+        files.write_manifest(report.document)
         job.finish({"exit_code": report.exit_code})
     except (TracekitError, ConfigError) as error:
         code = error.exit_code if isinstance(error, TracekitError) else 2
@@ -115,17 +117,29 @@ class _Files:
         self._junit = None if given["junit"] is None else Path(given["junit"])
         summary = os.environ.get(SUMMARY_VARIABLE) if given["github_summary"] else None
         self._summary = None if not summary else Path(summary)
+        self._manifest = None if self._gate is None else beside(self._gate)
+        self._given = given
         if given["github_summary"] and not summary and given["say"] is not None:
             given["say"](f"--github-summary: {SUMMARY_VARIABLE} is not set: this is no step of a GitHub job, nothing is written")
 
     def clear(self) -> None:
         """What an earlier gate left must not pass for this one's."""
-        for path in (self._gate, self._junit):
+        for path in (self._gate, self._junit, self._manifest):
             if path is None:
                 continue
             if not path.parent.is_dir():
                 raise UsageError(f"{shown(str(path.parent), 400)}: no such folder; expected a file in an existing one")
             path.unlink(missing_ok=True)
+
+    def write_manifest(self, document: dict[str, Any]) -> None:
+        """What the verdict rests on, beside it."""
+        if self._manifest is None:
+            return
+        given = self._given
+        named = [given["inputs"]] if isinstance(given["inputs"], str) else list(given["inputs"])
+        read = [*(("trace", name) for name in named), *((role, given[role]) for role in ("baseline", "policy", "profile"))]
+        inputs = [input_file(role, name) for role, name in read if name is not None]
+        write_work_manifest(self._manifest, "gate", given=given, rests_on=document["rests_on"], result=document, inputs=inputs)
 
     def write(self, document: dict[str, Any]) -> None:
         if self._gate is not None:
