@@ -35,7 +35,7 @@ def advance(state: State, plan: BatchPlan, grants: list[tuple[Sequence, int]]) -
         if comp == seq.nt:
             sampled.append(seq)
             if state.shares is not None:
-                state.shares.sampled(seq, plan.iteration, decodes=comp != seq.total)
+                state.shares.sampled(seq, plan.iteration, comp != seq.total)
             _settle(state, seq, plan.iteration, ending)
         else:
             seq.chunk = True

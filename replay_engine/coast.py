@@ -13,7 +13,7 @@ from collections.abc import Callable
 from replay_engine.admission import standing_refusal
 from replay_engine.advancing import advance, drain
 from replay_engine.arrivals import NEVER, Calendar
-from replay_engine.coasted import Done, lasting, next_due, serve_explicit, write_changes
+from replay_engine.coasted import NOBODY, Done, after_preemption, lasting, next_due, serve_explicit, write_changes
 from replay_engine.ending import conclude, register_late
 from replay_engine.kv_counted import CountedPool
 from replay_engine.kv_traced import TracedPool
@@ -28,9 +28,6 @@ from replay_engine.types import Refusal, Sequence
 __all__ = ["Coaster"]
 
 _AFTER_PREEMPTION = int(Refusal.after_preemption)
-QueueRow = tuple[int, int, int, int]
-_NOBODY: QueueRow = (0, 0, -1, -1)
-"""Of a row: requests waiting, why the head stands refused, the head, and the blocks it wants."""
 _NOBODY_ENTERS: list[Entry] = []
 
 
@@ -59,8 +56,7 @@ class Coaster:
         assert isinstance(state.pool, CountedPool | TracedPool)
         self._pool, self._size = state.pool, state.size
         self._usable, self._asynchronous = state.usable, bool(state.lag)
-        self._executor = executor
-        self._recorder = recorder
+        self._executor, self._recorder = executor, recorder
         self._events, self._deliver, self._concluded = events, deliver, concluded
         self.owed: list[Sequence] = []
         self.made = self.start = 0
@@ -100,7 +96,7 @@ class Coaster:
         fixed, floor, per_seq, per_kv, host = executor.decode_terms()
         self.start, self.owed = start, owed
         due, leave, it, first = next_due(events, state), events.event_ns, state.it, state.it
-        steady, queue_row, until, lack = not waiting, _NOBODY, NEVER, 0
+        steady, queue_row, until, sure, lack, spare = not waiting, NOBODY, NEVER, -1, 0, 0
         fetched: list[Fetched] = []
         while True:
             if made >= due:
@@ -111,11 +107,11 @@ class Coaster:
                     if made >= events.horizon_ns:
                         break
                     steady = not waiting or (steady and pool.free == free)  # else somebody who ran has left
-                    queue_row = (len(waiting), *queue_row[1:]) if waiting else _NOBODY
+                    queue_row = (len(waiting), *queue_row[1:]) if waiting else NOBODY
                 if state.loading:
                     state.now = made
                     end_loading(state)
-                due, leave = next_due(events, state), events.event_ns
+                due, leave, sure = next_due(events, state), events.event_ns, -1
             count = decodes.count
             if start >= leave or state.stuck or not (count or loose or (waiting and not swaps)):
                 break
@@ -128,12 +124,15 @@ class Coaster:
                 steady, queue_row = True, (len(waiting), standing[0], head, standing[1])
                 if fair is not None:
                     until = fair.first_until(head)
-            elif steady and waiting:
-                if fair is not None:
-                    fair.shares.tick = it + 1
-                    until = fair.first_until(queue_row[2])
-                    steady = until > it
-                else:
+            elif waiting:
+                if spare < 0:
+                    (steady, lack), queue_row, spare = *after_preemption(state, queue_row), 0
+                if steady and fair is not None:
+                    if sure <= it:
+                        fair.shares.tick = it + 1
+                        sure = fair.first_until(queue_row[2])
+                    until, steady = sure, sure > it
+                elif steady:
                     steady = waiting.head().index == queue_row[2]
             if fixed:
                 base = floor + per_seq * count
@@ -190,7 +189,7 @@ class Coaster:
                         state.joined, state.left = [], []
                     spans.note_refusal(refused)
                     gaps.pass_over(duration, stalled)  # the last one is the longest: they grow with the KV
-                    if made >= due or start >= leave or until != NEVER:
+                    if made >= due or start >= leave or it >= until:
                         continue
             # An iteration that changes the set: members came or went before it, enter, or end in it.
             it = state.it = it + 1
@@ -255,7 +254,7 @@ class Coaster:
                     recorder.totals.walked += 1
             end = self.start = start + duration
             free, evicted, state.evicted = pool.free, pool.evicted - state.evicted, pool.evicted
-            queue_row = (len(waiting), refused, head, need) if refused else _NOBODY
+            queue_row = (len(waiting), refused, head, need) if refused else NOBODY
             pack(
                 buffer, rows.at, it, start, duration, device, host, kv, usable - free, free - pool.blank, evicted, count,
                 len(running), qk, tokens, again, prefills, queue_row[0], preempted, len(entered) + len(fetched), len(ending),
@@ -264,6 +263,7 @@ class Coaster:
             rows.at += width
             if rows.at == full:
                 rows.flush()
+            sure = -1 if asynchronous or entered or fetched or plan is not None else sure
             if asynchronous:
                 made = start
                 if state.late:
@@ -271,7 +271,7 @@ class Coaster:
                 if owed:
                     self._concluded(conclude(state, owed))
                     steady, due, leave = not waiting or lack > pool.free, next_due(events, state), events.event_ns
-                    queue_row = (len(waiting), *queue_row[1:]) if waiting else _NOBODY
+                    queue_row = (len(waiting), *queue_row[1:]) if waiting else NOBODY
                 owed = ending
             else:
                 made = end
@@ -285,7 +285,7 @@ class Coaster:
                     self.unwritten, start = (entered, fetched, plan, ending, it, start, end, refused), end
                     break
                 steady, due, leave = steady or not waiting, next_due(events, state), events.event_ns
-                queue_row = (len(waiting), *queue_row[1:]) if waiting else _NOBODY
+                queue_row = (len(waiting), *queue_row[1:]) if waiting else NOBODY
             write_changes(recorder, entered, fetched, plan, ending, it, start, end, refused)
             start = end
             if fetched:

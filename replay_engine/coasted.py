@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from replay_engine.admission import standing_refusal
 from replay_engine.arrivals import Calendar
 from replay_engine.kv_counted import CountedPool
 from replay_engine.kv_traced import TracedPool
@@ -12,12 +13,17 @@ from replay_engine.running import running_pass
 from replay_engine.state import State
 from replay_engine.types import BatchPlan, Refusal, SeqState, Sequence
 
-__all__ = ["Done", "can_coast", "lasting", "next_due", "serve_explicit", "write_changes"]
+__all__ = [
+    "NOBODY", "Done", "QueueRow", "after_preemption", "can_coast", "lasting", "next_due", "serve_explicit", "write_changes",
+]  # fmt: skip
 
 _SEATS, _FULL_ISL, _FREE = int(Refusal.max_num_seqs), int(Refusal.kv_full_isl), int(Refusal.kv_free)
 _SWAPPED = int(SeqState.SWAPPED)
 Done = tuple[list[Entry], list[Fetched], BatchPlan | None, list[Sequence], int, int, int, int]
 """What ``write_changes`` is told."""
+QueueRow = tuple[int, int, int, int]
+NOBODY: QueueRow = (0, 0, -1, -1)
+"""Of a row: requests waiting, why the head stands refused, the head, and the blocks it wants."""
 
 
 def can_coast(state: State) -> bool:
@@ -51,6 +57,16 @@ def lasting(state: State, head: Sequence, refused: int, need: int) -> tuple[bool
     if (refused == _FULL_ISL and state.counted) or (refused == _FREE and head.state == _SWAPPED):
         return True, need - state.reserve
     return refused == _SEATS or (refused == _FULL_ISL and head is state.memo_head), 0
+
+
+def after_preemption(state: State, before: QueueRow) -> tuple[tuple[bool, int], QueueRow]:
+    """Blocks were short in the iteration that was last: ``lasting`` and the row of the head, if it is refused for certain now
+    (else ``before``)."""
+    refused = standing_refusal(state)
+    if refused is None:
+        return (False, 0), before
+    head = state.waiting.head()
+    return lasting(state, head, *refused), (len(state.waiting), refused[0], head.index, refused[1])
 
 
 def write_changes(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from math import ceil
 
 from replay_engine.config import SchedulerConfig
 from replay_engine.profile import Latency
@@ -48,7 +48,7 @@ class LengthQuantile:
         """The quantile, ``None`` while nothing was added."""
         if not self._count:
             return None
-        rest = max(math.ceil(self._share * self._count), 1)
+        rest = ceil(self._share * self._count) or 1
         if not self._below < rest <= self._up_to:
             self._look(rest)
         return self._at
@@ -72,27 +72,27 @@ class ExpectedOutput:
     quantile of the outputs finished so far, ``UNKNOWN_OUTPUT``.
     """
 
-    __slots__ = ("_longest", "_quantile", "_source")
+    __slots__ = ("_learnt", "_longest", "_source", "learn")
 
     def __init__(self, rules: FrontDoorRules, longest: int) -> None:
         self._source = rules.expected
         self._longest = longest
-        self._quantile = LengthQuantile(rules.expected_quantile, longest)
-
-    def learn(self, tokens: int) -> None:
-        """An answer of ``tokens`` is complete."""
-        self._quantile.add(tokens)
+        quantile = LengthQuantile(rules.expected_quantile, longest)
+        self._learnt = quantile.value
+        self.learn = quantile.add
+        """An answer of so many tokens is complete."""
 
     def of(self, request: Request) -> int:
         """Tokens, at least 1."""
         most = self._longest - request.prompt_tokens
         if request.max_tokens is not None:
-            most = min(most, request.max_tokens)
+            if request.max_tokens < most:
+                most = request.max_tokens
             if self._source == "max_tokens":
                 return max(most, 1)
         guess = request.predicted_tokens if self._source != "quantile" else None
         if guess is None:
-            guess = self._quantile.value()
+            guess = self._learnt()
             if guess is None:
                 guess = UNKNOWN_OUTPUT
         if guess > most:

@@ -20,7 +20,7 @@ from replay_engine.queue_view import QueueView
 from replay_engine.quotas import Quotas
 from replay_engine.rules import FrontDoorRules, Rules
 from replay_engine.tables import Decision, OutcomeReason, Verdict
-from replay_engine.types import Request
+from replay_engine.types import NEVER, Request
 
 __all__ = ["ADMIT", "DoorFacts", "FrontDoor"]
 
@@ -48,8 +48,8 @@ class FrontDoor:
     """
 
     __slots__ = (
-        "_bounded", "_degrades", "_ended", "_expected", "_first_token", "_longest", "_quotas", "_rules", "_slo_ns", "_view",
-        "active", "follows",
+        "_degrades", "_ended", "_expected", "_first_token", "_longest", "_longest_answer", "_longest_prompt", "_quotas", "_roomy",
+        "_rules", "_slo_ns", "_view", "_waiting", "active", "follows",
     )  # fmt: skip
 
     def __init__(self, config: SchedulerConfig, rules: Rules, facts: DoorFacts, view: QueueView) -> None:
@@ -57,7 +57,13 @@ class FrontDoor:
         self._longest = config.max_model_len - 1
         self._view = view
         self.active = own != FrontDoorRules(**{name: getattr(own, name) for name in _TIMES})
-        self._bounded = own.max_queued_reqs is not None or own.max_queued_tokens is not None or own.reject_above_kv is not None
+        self._longest_prompt = min(self._longest if own.max_prompt_tokens is None else own.max_prompt_tokens, self._longest)
+        self._longest_answer = NEVER if own.max_expected_tokens is None else own.max_expected_tokens
+        self._waiting = view.waiting
+        self._roomy = NEVER if own.max_queued_reqs is None else own.max_queued_reqs
+        """Fewer requests waiting than that, and there is room for one more: 0 where that is not all that matters."""
+        if own.max_queued_tokens is not None or own.reject_above_kv is not None:
+            self._roomy = 0
         self._degrades = own.degrade_above_kv is not None or own.degrade_above_queue is not None
         self._expected = ExpectedOutput(own, config.max_model_len)
         self._quotas = Quotas(own, facts.tenants) if Quotas.wanted(own) else None
@@ -79,22 +85,22 @@ class FrontDoor:
             return _reject(OutcomeReason.prompt_too_long, prompt, self._longest)
         if not self.active:
             return ADMIT
-        if self._ended:
+        ends = self._ended
+        if ends and ends[0][0] <= at:
             self._catch_up(at)
-        rules = self._rules
-        if rules.max_prompt_tokens is not None and prompt > rules.max_prompt_tokens:
-            return _reject(OutcomeReason.prompt_limit, prompt, rules.max_prompt_tokens)
+        if prompt > self._longest_prompt:
+            return _reject(OutcomeReason.prompt_limit, prompt, self._longest_prompt)
         expected = self._expected.of(request) if self.follows else 0
-        if rules.max_expected_tokens is not None and expected > rules.max_expected_tokens:
-            return _reject(OutcomeReason.expected_limit, expected, rules.max_expected_tokens)
-        verdict = self._full(request) if self._bounded else None
+        if expected > self._longest_answer:
+            return _reject(OutcomeReason.expected_limit, expected, self._longest_answer)
+        verdict = self._full(request) if len(self._waiting) >= self._roomy else None
         if verdict is None and self._first_token is not None:
             verdict = self._hopeless(request, at)
         if verdict is not None:
             return verdict
         cut = self._cut(request) if self._degrades else None
         if cut is not None:
-            expected = min(expected, rules.degrade_to_tokens)
+            expected = min(expected, self._rules.degrade_to_tokens)
         over = self._quotas.enter(request.tenant, prompt + expected, at) if self._quotas is not None else None
         if over is not None:
             return _reject(*over)
@@ -112,11 +118,11 @@ class FrontDoor:
 
     def _catch_up(self, at: int) -> None:
         """What has ended up to ``at`` (ns) is known."""
-        ends, quotas = self._ended, self._quotas
+        ends, quotas, learn = self._ended, self._quotas, self._expected.learn
         while ends and ends[0][0] <= at:
             _, tenant, tokens = ends.popleft()
             if tokens > 0:
-                self._expected.learn(tokens)
+                learn(tokens)
             if quotas is not None:
                 quotas.left(tenant)
 

@@ -145,7 +145,7 @@ def compute(state: State, entered: list[Entry], it: int, ending: list[Sequence])
             state.loose[seq.ticket] = seq
             continue
         if shares is not None:
-            shares.sampled(seq, it, decodes=comp != seq.total)
+            shares.sampled(seq, it, comp != seq.total)
         seq.chunk = False
         if comp == seq.total:
             seq.state = _DRAIN

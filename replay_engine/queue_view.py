@@ -18,11 +18,11 @@ class QueueView:
     kept up to date as requests come; nothing is counted where no rule asks.
     """
 
-    __slots__ = ("_ahead", "_by", "_scheduler", "_seen", "_tokens", "_waiting", "caching", "kv_total")
+    __slots__ = ("_ahead", "_by", "_scheduler", "_seen", "_tokens", "caching", "kv_total", "waiting")
 
     def __init__(self, scheduler: Scheduler, config: SchedulerConfig, rules: Rules) -> None:
         self._scheduler = scheduler
-        self._waiting = scheduler.state.waiting
+        self.waiting = scheduler.state.waiting
         self.kv_total = config.usable_blocks
         self.caching = config.enable_prefix_caching
         by = config.policy if rules.order.by == "engine" else rules.order.by
@@ -35,7 +35,7 @@ class QueueView:
 
     def requests(self) -> int:
         """Requests waiting."""
-        return len(self._waiting)
+        return len(self.waiting)
 
     def kv_used(self) -> int:
         """Blocks in use."""
@@ -67,7 +67,7 @@ class QueueView:
         it = self._scheduler.state.it
         if self._seen != it:
             self._seen, self._tokens, self._ahead = it, 0, {}
-            for seq in self._waiting.in_order():
+            for seq in self.waiting.in_order():
                 self._count(seq)
 
     def _count(self, seq: Sequence) -> None:

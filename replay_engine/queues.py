@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from replay_engine.rules import Order
-from replay_engine.shares import FairShares
+from replay_engine.shares import FairShares, Share
 from replay_engine.types import Request, Sequence
 
 __all__ = ["FairQueue", "FcfsQueue", "KeyedQueue", "WaitingQueue", "order_key"]
@@ -118,105 +118,108 @@ class FairQueue(set[Sequence]):
     look.
     """
 
-    __slots__ = ("_aging_ns", "_first", "_queues", "_tied", "shares")
+    __slots__ = ("_aging_ns", "_tied", "shares")
 
     def __init__(self, shares: FairShares, aging_s: float | None) -> None:
         self.shares = shares
-        self._queues: dict[int, deque[Sequence]] = {}
         self._aging_ns = None if aging_s is None else aging_s * _NS
-        self._first: deque[Sequence] = deque()
-        """Whose turn it is, as long as ``shares`` knows who leads."""
         self._tied = False
 
     def push(self, seq: Sequence) -> None:
-        self._queue_of(seq).append(seq)
+        share = seq.share = self.shares.of(seq.request.tenant)
+        if not share.waits:
+            self._joins(share)
+        share.waits.append(seq)
+        self.add(seq)
 
     def push_preempted(self, seq: Sequence) -> None:
-        self._queue_of(seq).appendleft(seq)
+        share = seq.share
+        if not share.waits:
+            self._joins(share)
+        share.waits.appendleft(seq)
+        self.add(seq)
         if self._tied:
             self.shares.forget()
 
-    def _queue_of(self, seq: Sequence) -> deque[Sequence]:
-        tenant = seq.request.tenant
-        queue = self._queues.get(tenant)
-        if queue is None:
-            queue = deque()
-            self._joins(tenant, queue)
-            self._queues[tenant] = queue
-        self.add(seq)
-        return queue
-
-    def _joins(self, tenant: int, queue: deque[Sequence]) -> None:
-        shares, others = self.shares, self._queues
-        if self._aging_ns is not None:
-            shares.comes(tenant, min(map(shares.counter, others)) if others else None)
-        elif others:
-            self._turn()
-            shares.comes(tenant, shares.counter(shares.leader))
-        else:
-            shares.comes_alone(tenant)
-            self._first, self._tied = queue, False
-
-    def _turn(self) -> deque[Sequence]:
-        """The queue of the tenant whose turn it is."""
+    def _joins(self, share: Share) -> None:
         shares = self.shares
-        if shares.since <= shares.tick <= shares.until:
-            return self._first
         if self._aging_ns is not None:
-            return self._queues[min(self._queues, key=self._rank)]
+            shares.comes(share, min(map(shares.counter, shares.waiting)) if shares.waiting else None)
+        elif shares.waiting:
+            first = shares.first
+            if first is None or not shares.since <= shares.tick <= shares.until:
+                first = self._turn()
+            shares.comes(share, first.level + first.growth * shares.tick)
+        else:
+            shares.comes_alone(share)
+            self._tied = False
+
+    def _turn(self) -> Share:
+        """The tenant whose turn it is, looked for."""
+        shares = self.shares
+        if self._aging_ns is not None:
+            return min(shares.waiting.values(), key=self._rank)
         level = shares.look()
-        # who is first of those that are level may change with whoever comes or goes
-        self._tied = len(level) > 1
-        if self._tied:
-            shares.leader = min(level, key=self._rank)
-        self._first = self._queues[shares.leader]
-        return self._first
+        if level:  # who is first of those that are level may change with whoever comes or goes
+            self._tied = True
+            shares.first = min(level, key=self._rank)
+        else:
+            self._tied = False
+        assert shares.first is not None
+        return shares.first
 
     def first_until(self, index: int) -> int:
         """The last iteration for which request ``index`` is surely the head, from ``shares.tick`` on, if only what decodes are
         charged changes; -1: it is not, or one cannot know for long (aging)."""
-        return self.shares.until if self._turn()[0].index == index else -1
+        shares = self.shares
+        first = shares.first
+        if first is None or not shares.since <= shares.tick <= shares.until:
+            first = self._turn()
+        return shares.until if first.waits[0].index == index else -1
 
-    def _counter(self, tenant: int) -> float:
-        counter = self.shares.counter(tenant)
+    def _rank(self, share: Share) -> tuple[float, float, int]:
+        shares, head = self.shares, share.waits[0]
+        counter = share.level + share.growth * shares.tick
         if self._aging_ns is not None:
-            counter -= 1000.0 * (self.shares.now_ns - self._queues[tenant][0].request.arrival_ns) / self._aging_ns
-        return counter
-
-    def _rank(self, tenant: int) -> tuple[float, float, int]:
-        return self._counter(tenant), self._queues[tenant][0].arrival_order, tenant
+            counter -= 1000.0 * (shares.now_ns - head.request.arrival_ns) / self._aging_ns
+        return counter, head.arrival_order, share.tenant
 
     def head(self) -> Sequence:
         shares = self.shares
-        if shares.since <= shares.tick <= shares.until:
-            return self._first[0]
-        return self._turn()[0]
+        first = shares.first
+        if first is None or not shares.since <= shares.tick <= shares.until:
+            first = self._turn()
+        return first.waits[0]
 
     def pop(self) -> Sequence:
-        seq = self._turn().popleft()
-        self._left(seq)
+        shares = self.shares
+        share = shares.first
+        if share is None or not shares.since <= shares.tick <= shares.until:
+            share = self._turn()
+        seq = share.waits.popleft()
+        self.discard(seq)
+        if self._tied:
+            shares.forget()
+        if not share.waits:
+            shares.goes(share)
         return seq
 
     def remove(self, seq: Sequence) -> None:
-        self._queues[seq.request.tenant].remove(seq)
-        self._left(seq)
+        share = seq.share
+        share.waits.remove(seq)
+        self.discard(seq)
+        if self._tied:
+            self.shares.forget()
+        if not share.waits:
+            self.shares.goes(share)
 
     def before(self, first: Sequence, second: Sequence) -> bool:
         return False
 
-    def _left(self, seq: Sequence) -> None:
-        tenant = seq.request.tenant
-        self.discard(seq)
-        if self._tied:
-            self.shares.forget()
-        if not self._queues[tenant]:
-            del self._queues[tenant]
-            self.shares.goes(tenant)
-
     def in_order(self) -> Iterator[Sequence]:
         """By the counters as they stand: service to come changes them."""
-        for tenant in sorted(self._queues, key=self._rank):
-            yield from self._queues[tenant]
+        for share in sorted(self.shares.waiting.values(), key=self._rank):
+            yield from share.waits
 
 
 def order_key(order: Order, by: str) -> Key:

@@ -102,8 +102,13 @@ class Recorder:
 
     def decision(self, at: int, request: int, verdict: Verdict) -> None:
         """Something was decided about a request at ``at`` (ns), outside the engine."""
-        if self._decisions is not None:
-            self._decisions.add(at, verdict.value, verdict.bound, request, verdict.decision, verdict.reason)
+        rows = self._decisions
+        if rows is not None:
+            decision, reason, value, bound = verdict
+            rows.pack(rows.buffer, rows.at, at, value, bound, request, decision, reason)
+            rows.at += rows.size
+            if rows.at >= rows.end:
+                rows.flush()
 
     def flush(self) -> None:
         """Everything logged so far reaches the sink."""

@@ -30,9 +30,8 @@ def running_pass(state: State, plan: BatchPlan, due: dict[int, Sequence]) -> tup
     found = _grants(state, plan) if len(due) <= pool.free else None
     if found is None:
         return walk(state, plan)
-    spare, taken = found
-    need = len(due) + sum(blocks for _, _, blocks in taken)
-    if need > pool.free:
+    spare, taken, need = found
+    if len(due) + need > pool.free:
         plan.starved = ()
         return walk(state, plan)
     it = state.it
@@ -40,9 +39,10 @@ def running_pass(state: State, plan: BatchPlan, due: dict[int, Sequence]) -> tup
     return spare, [(seq, tokens) for seq, tokens, _ in taken]
 
 
-def _grants(state: State, plan: BatchPlan) -> tuple[int, list[Grant]] | None:
-    """What is left of the budget, and each explicit sequence's share of it with the blocks it takes; ``None``: walk."""
-    decodes, size, cap = state.decodes, state.size, state.cap()
+def _grants(state: State, plan: BatchPlan) -> tuple[int, list[Grant], int] | None:
+    """What is left of the budget, each explicit sequence's share of it with the blocks it takes, and these in all; ``None``:
+    walk."""
+    decodes, size, cap, need = state.decodes, state.size, state.cap() if state.threshold else 0, 0
     spare = state.budget - decodes.count
     kept = state.reserve_decode - decodes.count
     taken: list[Grant] = []
@@ -66,12 +66,13 @@ def _grants(state: State, plan: BatchPlan) -> tuple[int, list[Grant]] | None:
             continue
         blocks = max(-(-(seq.comp + tokens) // size) - seq.nblocks, 0)
         taken.append((seq, tokens, blocks))
+        need += blocks
         spare -= tokens
     if passed:
         plan.starved = passed
         if state.hold:
             plan.starved_by = _INTERVAL
-    return spare, taken
+    return spare, taken, need
 
 
 def _in_order(loose: dict[int, Sequence], decode_first: bool) -> list[tuple[int, Sequence]]:

@@ -2,154 +2,168 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence as SequenceOf
 
 from replay_engine.types import Sequence
 
-__all__ = ["FairShares"]
+__all__ = ["FairShares", "Share"]
+
+_INFINITE = float("inf")
+_FOR_EVER = 1 << 40
+
+
+class Share:
+    """A tenant's counter, ``level + growth x t`` at iteration ``t``, and its sequences that wait. Kept on each of its
+    sequences: nothing is looked up by tenant but where one comes."""
+
+    __slots__ = ("growth", "level", "tenant", "waits")
+
+    def __init__(self, tenant: int) -> None:
+        self.tenant = tenant
+        self.level = self.growth = 0.0
+        self.waits: deque[Sequence] = deque()
 
 
 class FairShares:
-    """``counter(t) = level + growth x t`` at iteration ``t``, where each decoding sequence of the tenant adds ``output_weight``
-    to its growth: O(1) per join, leave and charge.
+    """Each decoding sequence of a tenant adds ``output_weight`` to the growth of its ``Share``: O(1) per join, leave and charge.
 
     Counters only rise, so who has the least of those that wait keeps it until its own counter nears what the next one had when
-    all were looked at, however the others are charged meanwhile. ``leader`` (-2: nobody is known to be) is surely the first in
-    the iterations from ``since`` to ``until``.
+    all were looked at, however the others are charged meanwhile. ``first`` (``None``: nobody is known to be) surely has the
+    least in the iterations from ``since`` to ``until``.
     """
 
     __slots__ = (
-        "_last_gone", "_output_weight", "_prompt_weight", "_second", "_tenants", "leader", "now_ns", "since", "tick", "until",
+        "_last_gone", "_output_weight", "_prompt_weight", "_second", "_tenants", "first", "now_ns", "since", "tick", "until",
         "waiting",
     )  # fmt: skip
 
     def __init__(self, prompt_weight: float, output_weight: float) -> None:
         self._prompt_weight = prompt_weight
         self._output_weight = output_weight
-        self._tenants: dict[int, list[float]] = {}
-        """By tenant: level, and growth per iteration."""
-        self.waiting: dict[int, list[float]] = {}
+        self._tenants: dict[int, Share] = {}
+        self.waiting: dict[int, Share] = {}
         """Those of tenants who have somebody waiting."""
-        self._last_gone: int | None = None
+        self._last_gone: Share | None = None
         self.tick = 0
         """Iterations of the decode set so far."""
         self.now_ns = 0
-        self.leader = -2
+        self.first: Share | None = None
         self.since, self.until = 0, -1
         self._second = 0.0
         """What no other tenant that waits is below from ``since`` on."""
 
+    def of(self, tenant: int) -> Share:
+        """The share of ``tenant``, to be changed."""
+        share = self._tenants.get(tenant)
+        if share is None:
+            share = self._tenants[tenant] = Share(tenant)
+        return share
+
     def counter(self, tenant: int) -> float:
         """Weighted tokens served to ``tenant``."""
-        level, growth = self._tenants.get(tenant, _NOTHING)
-        return level + growth * self.tick
+        share = self._tenants.get(tenant)
+        return 0.0 if share is None else share.level + share.growth * self.tick
 
-    def look(self) -> SequenceOf[int]:
-        """Those of the waiting tenants whose counter is the smallest. If that is one, it leads from here; of several, the last
-        does, for this iteration only."""
+    def look(self) -> SequenceOf[Share]:
+        """Those of the waiting tenants whose counter is the smallest. If that is one, it is ``first`` from here; of several, one
+        is, for this iteration only."""
         tick = self.since = self.until = self.tick
         smallest = second = _INFINITE
-        first, own = -2, list(_NOTHING)
-        for tenant, line in self.waiting.items():
-            level, growth = line
-            counter = level + growth * tick
+        first = None
+        for share in self.waiting.values():
+            counter = share.level + share.growth * tick
             if counter < smallest:
-                smallest, second, first, own = counter, smallest, tenant, line
+                second = smallest
+                smallest = counter
+                first = share
             elif counter < second:
                 second = counter
-        self.leader, self._second = first, second
+        self.first, self._second = first, second
+        assert first is not None
         if second == smallest:
-            return [tenant for tenant, (level, growth) in self.waiting.items() if level + growth * tick == smallest]
-        self._renew(own)
-        if self.until < tick:
-            self.until = tick
-        return (first,)
+            return [share for share in self.waiting.values() if share.level + share.growth * tick == smallest]
+        ahead = second - smallest - self._output_weight
+        if ahead > 0:
+            self.until = tick + _whole(ahead, first.growth)
+        return ()
 
-    def _renew(self, own: SequenceOf[float]) -> None:
-        """How long the leader, whose line is ``own``, stays first. A token before it could be level with the next one it is
-        looked for again: sums are rounded."""
-        level, growth = own
-        tick = self.tick
-        ahead = self._second - (level + growth * tick) - self._output_weight
-        if ahead <= 0:
-            self.until = -1
-        else:
-            self.until = tick + (int(min(ahead / growth, _FOR_EVER)) if growth > 0 else _FOR_EVER)
+    def _renew(self, first: Share) -> None:
+        """How long ``first`` stays so. A token before it could be level with the next one it is looked for again: sums are
+        rounded."""
+        growth, tick = first.growth, self.tick
+        ahead = self._second - (first.level + growth * tick) - self._output_weight
+        self.until = tick + _whole(ahead, growth) if ahead > 0 else -1
 
     def forget(self) -> None:
-        """Who leads has to be looked for."""
-        self.leader, self.until = -2, -1
+        """Who has the least has to be looked for."""
+        self.first, self.until = None, -1
 
-    def comes(self, tenant: int, floor: float | None) -> None:
-        """``tenant`` had nobody waiting: it does not keep credit from its absence, but starts from the least of those who wait
-        (``floor``)."""
-        if floor is None and self._last_gone is not None:
-            floor = self.counter(self._last_gone)
+    def comes(self, share: Share, floor: float | None) -> None:
+        """Its tenant had nobody waiting: it does not keep credit from its absence, but starts from the least of those who wait
+        (``floor``; ``None``: nobody does, and the last who did counts)."""
         tick = self.tick
-        entry = self.waiting[tenant] = self._entry(tenant)
-        counter = entry[0] + entry[1] * tick
-        if floor is not None and floor > counter:
-            entry[0] += floor - counter
-            counter = entry[0] + entry[1] * tick
-        leader = self.leader
-        if leader != -2:
+        counter = share.level + share.growth * tick
+        if floor is None:
+            gone = self._last_gone
+            floor = counter if gone is None else gone.level + gone.growth * tick
+        if floor > counter:
+            share.level += floor - counter
+            counter = share.level + share.growth * tick
+        self.waiting[share.tenant] = share
+        first = self.first
+        if first is not None:
             if tick < self.since:
                 self.forget()
             elif counter <= self._second:
                 self._second = counter
-                self._renew(self._tenants[leader])
+                self._renew(first)
             self.since = tick
 
-    def comes_alone(self, tenant: int) -> None:
-        """``tenant`` comes, and nobody else waits: it leads."""
-        self.comes(tenant, None)
-        self.leader, self._second, self.since, self.until = tenant, _INFINITE, self.tick, self.tick + _FOR_EVER
+    def comes_alone(self, share: Share) -> None:
+        """Its tenant comes, and nobody else waits: it is first."""
+        self.comes(share, None)
+        tick = self.since = self.tick
+        self.first, self._second, self.until = share, _INFINITE, tick + _FOR_EVER
 
-    def goes(self, tenant: int) -> None:
-        """Nobody of ``tenant`` waits any more."""
-        self._last_gone = tenant
-        del self.waiting[tenant]
-        if tenant == self.leader:
-            self.leader, self.until = -2, -1
-
-    def _entry(self, tenant: int) -> list[float]:
-        """The entry of ``tenant``, to be changed."""
-        entry = self._tenants.get(tenant)
-        if entry is None:
-            entry = self._tenants[tenant] = [0.0, 0.0]
-        return entry
+    def goes(self, share: Share) -> None:
+        """Nobody of its tenant waits any more."""
+        self._last_gone = share
+        del self.waiting[share.tenant]
+        if share is self.first:
+            self.first, self.until = None, -1
 
     def admitted(self, seq: Sequence) -> None:
         """The prompt is charged at the first admission."""
-        tenant = seq.request.tenant
-        entry = self._entry(tenant)
-        entry[0] += self._prompt_weight * seq.prompt_tokens
-        if tenant == self.leader:
-            self._renew(entry)
+        share: Share = seq.share
+        share.level += self._prompt_weight * seq.prompt_tokens
+        if share is self.first:
+            self._renew(share)
 
-    def sampled(self, seq: Sequence, tick: int, *, decodes: bool) -> None:
+    def sampled(self, seq: Sequence, tick: int, decodes: bool) -> None:
         """``seq`` gets an output token in ``tick``, outside the decode set, and, if it ``decodes`` then, in every iteration
         after."""
         self.tick = tick
-        tenant, weight = seq.request.tenant, self._output_weight
-        entry = self._entry(tenant)
+        share: Share = seq.share
+        weight = self._output_weight
         if decodes:
-            entry[0] -= weight * (tick - 1)
-            entry[1] += weight
+            share.level -= weight * (tick - 1)
+            share.growth += weight
         else:
-            entry[0] += weight
-        if tenant == self.leader:
-            self._renew(entry)
+            share.level += weight
+        if share is self.first:
+            self._renew(share)
 
     def left(self, seq: Sequence, tick: int) -> None:
         """``seq`` got its last such token in ``tick``."""
         self.tick = tick
-        weight = self._output_weight
-        entry = self._tenants[seq.request.tenant]
-        entry[0] += weight * tick
-        entry[1] -= weight
+        share, weight = seq.share, self._output_weight
+        share.level += weight * tick
+        share.growth -= weight
 
 
-_NOTHING = (0.0, 0.0)
-_INFINITE = float("inf")
-_FOR_EVER = 1 << 40
+def _whole(ahead: float, growth: float) -> int:
+    """Iterations until ``growth`` has made up for ``ahead``."""
+    if growth * _FOR_EVER <= ahead:
+        return _FOR_EVER
+    return int(ahead / growth)

@@ -239,7 +239,7 @@ class Sequence:
         "handover", "index", "joined_stack", "keys", "last_token_ns", "leaves_at", "lost_high", "max_gap_ns", "nblocks",
         "nreg", "nt", "num_preemptions", "origin", "output_limit", "past_preemptions", "phase", "phase_iteration", "phase_reason",
         "phase_start_ns", "priority", "prompt_tokens", "queue_ns", "queue_reason", "queued_ns", "ready_ns",
-        "recomputed_tokens", "request", "request_id", "reserved_tokens", "stalled_mark", "stalled_ns", "state",
+        "recomputed_tokens", "request", "request_id", "reserved_tokens", "share", "stalled_mark", "stalled_ns", "state",
         "straight", "ticket", "total",
     )  # fmt: skip
 
@@ -249,6 +249,7 @@ class Sequence:
     admit_ns: int
     queued_ns: int
     queue_reason: int
+    share: Any
 
     def __init__(self, request: Request, output_limit: int) -> None:
         self.request = request

@@ -99,19 +99,19 @@ def test_the_fair_head_that_is_kept_is_the_least_one(monkeypatch: pytest.MonkeyP
     seen: Counter[str] = Counter()
 
     def least(queue: FairQueue) -> Sequence:
-        return queue._queues[min(queue._queues, key=queue._rank)][0]
+        return next(queue.in_order())
 
     def head(queue: FairQueue) -> Sequence:
         found = looks(queue)
         assert found is least(queue)
-        seen["heads"] += len(queue._queues) > 1
+        seen["heads"] += len(queue.shares.waiting) > 1
         return found
 
     def first_until(queue: FairQueue, index: int) -> int:
         until, now = kept(queue, index), queue.shares.tick
         for queue.shares.tick in range(now, min(until, now + 40) + 1):
             assert least(queue).index == index
-            seen["ahead"] += len(queue._queues) > 1 and queue.shares.tick > now
+            seen["ahead"] += len(queue.shares.waiting) > 1 and queue.shares.tick > now
         queue.shares.tick = now
         return until
 

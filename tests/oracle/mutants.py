@@ -152,6 +152,6 @@ MUTANTS = (
     ),
     Mutant(
         "preemption test leaves out prefill blocks",
-        (("running", "    if need > pool.free:\n", "    if len(due) > pool.free:\n"),),
+        (("running", "    if len(due) + need > pool.free:\n", "    if len(due) > pool.free:\n"),),
     ),
 )
