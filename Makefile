@@ -1,4 +1,4 @@
-# make demo   install, then replay the shipped example trace
+# make demo   install, replay a shipped trace whose chat is slow, say why, and leave a database for the dashboard
 # make test   install, lint, type-check, all tests (what .ci/run calls)
 # make browser  Chromium for the tests of the pages, where apt is and none is there; without it they are skipped
 # make cluster  PostgreSQL for the tests of many machines, where apt is and none is there; without it they are skipped
@@ -42,8 +42,14 @@ $(STAMP): pyproject.toml
 $(TESTED): $(STAMP)
 	$(call install,-e '.[$(TEST_EXTRAS)]')
 
+# Three commands that anybody would type, and where to look next. The experiment is for its page: its tables are left out here.
 demo: setup
-	$(VENV)/bin/tracekit replay examples/demo_trace.jsonl.gz --slo ttft=500ms,tpot=50ms --db $(DEMO_DB)
+	$(VENV)/bin/tracekit replay examples/contracts/contracts.jsonl.gz --policy examples/contracts/slo.toml --db $(DEMO_DB)
+	$(VENV)/bin/tracekit diagnose last --db $(DEMO_DB)
+	$(VENV)/bin/tracekit experiment contracts --policy examples/contracts/slo.toml --vary long_prefill_token_threshold=0,4096,1024 \
+	  --windows 8 --length 36s --db $(DEMO_DB) >/dev/null
+	@printf '\nnext: %s\n      its pages lead from the slow chat to the cause, the change and the proof, as docs/tour.md shows\n' \
+	  "$(VENV)/bin/tracekit dashboard --db $(DEMO_DB)"
 
 lint: $(TESTED)
 	$(PY) -m ruff check .

@@ -9,7 +9,7 @@ from typing import Any
 
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
 
-from dashboards.address import parse_address
+from dashboards.address import Address, parse_address
 from dashboards.queries import RunBook
 from dashboards.verdicts import Card, cards_of, read_verdict
 from dashboards.work import start_job
@@ -69,7 +69,8 @@ def replay_change(book: RunBook, ref: str, finding: str) -> list[Any]:
         raise UsageError("this verdict has no such finding with a change that can be replayed; look at it again")
     words = again_words(found.run, card.advice.sets, db=book.store.path.absolute(), name=f"run {found.run}, {card.advice.change}")
     job = start_job(book, "replay", words)
-    return _started(job, f"run {found.run} with {card.advice.change}", "its result opens in Compare from there")
+    beside = dcc.Link("Compare the two runs", href="/compare" + Address(run=str(found.run), compare=job).search())
+    return [*_started(job, f"run {found.run} with {card.advice.change}", ""), " ", beside, ": it waits for the replay."]
 
 
 def tune_from(book: RunBook, ref: str) -> list[Any]:
@@ -82,4 +83,5 @@ def tune_from(book: RunBook, ref: str) -> list[Any]:
 
 
 def _started(job: str, what: str, then: str) -> list[Any]:
-    return [f"Started as job {job}: {what}. ", dcc.Link("See it among the jobs", href="/jobs"), f", {then}."]
+    ending = f", {then}." if then else "."
+    return [f"Started as job {job}: {what}. ", dcc.Link("See it among the jobs", href="/jobs"), ending]

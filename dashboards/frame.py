@@ -8,7 +8,7 @@ from typing import Any
 import dash_mantine_components as dmc
 from dash import ClientsideFunction, Dash, Input, Output, dcc, html
 
-from dashboards.address import parse_address
+from dashboards.address import Address, parse_address
 from dashboards.download_links import download_menu, register_download_menu
 from dashboards.heading import Heading, heading_of, selection_chips
 from dashboards.live import LIVE_MS, live_row, register_live
@@ -154,7 +154,16 @@ def render_frame(book: RunBook, pathname: str, search: str) -> tuple[Any, Any, A
         )
         for chip in selection_chips(address)
     ]
-    return _rail(pathname, search), _heading(heading_of(book, address)), chips or html.Span("nothing selected: the whole run")
+    said = [*_back(pathname, address), *chips] or html.Span("nothing selected: the whole run")
+    return _rail(pathname, search), _heading(heading_of(book, address)), said
+
+
+def _back(pathname: str, address: Address) -> list[Any]:
+    """From what a finding shows on another page back to what to do about it."""
+    if not address.finding or pathname.rstrip("/") == "/verdict":
+        return []
+    search = address.search(t=None, last_s=None, requests=(), latency_s=None, iterations=None)
+    return [dcc.Link("← Back to the verdict", href="/verdict" + search, className="back", title="What to change, and the proof")]
 
 
 def _heading(heading: Heading) -> list[Any]:

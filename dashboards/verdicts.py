@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -13,8 +14,9 @@ from tracekit.diagnosis.verdict import build_verdict
 from tracekit.diagnosis.wording import figure_text
 from tracekit.errors import UsageError
 
-__all__ = ["Card", "Proven", "Verdict", "cards_of", "read_verdict"]
+__all__ = ["Card", "Proven", "Verdict", "cards_of", "figure_name", "read_verdict"]
 
+_ABBREVIATED = ("ttft", "tpot", "itl", "e2e")
 _COUNTED = ("of one request",)
 """Units that begin as those of shares do and are none."""
 
@@ -29,7 +31,7 @@ class Verdict(NamedTuple):
 
 class Proven(NamedTuple):
     """A change of the policy in words, as ``--set`` takes it and as flags, and what replaying it did (``outcome`` empty: none was
-    made)."""
+    made). ``moved``: name, before, after of what it moved; ``figures``: the same as text."""
 
     change: str
     sets: tuple[str, ...]
@@ -39,11 +41,13 @@ class Proven(NamedTuple):
     outcome: str
     reason: str
     figures: tuple[str, ...]
+    moved: tuple[tuple[str, str, str], ...] = ()
 
 
 class Card(NamedTuple):
     """One finding as text. ``share`` of all excess, 0 to 1; ``depth``: 1 for a consequence. ``evidence``: name, value, threshold,
-    SQL. ``advice``: what may be recommended; ``tried``: other changes that were replayed. ``t_s``: where it shows, seconds."""
+    how to check it (SQL, after the command that records the replay it is of, if it is of one). ``advice``: what may be
+    recommended; ``tried``: other changes that were replayed. ``t_s``: where it shows, seconds."""
 
     id: str
     name: str
@@ -131,11 +135,18 @@ def _evidence(each: dict[str, Any]) -> tuple[str, str, str, str]:
         return figure_text(value, each["unit"]) + unit
 
     bound = "" if each["threshold"] is None else said(each["threshold"])
-    return each["metric"], said(each["value"]), bound, each["sql"] or each["note"]
+    return each["metric"], said(each["value"]), bound, _check(each)
+
+
+def _check(each: dict[str, Any]) -> str:
+    if each.get("replay") is None or each["sql"] is None:
+        return each["sql"] or "; ".join(text for text in (each["note"], each.get("replay")) if text)
+    return f"{each['replay']}; then, RUN being the run that it makes: {each['sql'].replace('{run}', 'RUN')}"
 
 
 def _proven(change: dict[str, Any]) -> Proven:
     done = change.get("replayed") or {}
+    moved = tuple(_moved(done))
     knob = f"{change['knob']} {change['old']} → {change['new']}" if change.get("new") else change["knob"]
     return Proven(
         change=knob,
@@ -145,14 +156,24 @@ def _proven(change: dict[str, Any]) -> Proven:
         why=change.get("why") or "",
         outcome=done.get("outcome", ""),
         reason=done.get("reason", ""),
-        figures=tuple(_figures(done)),
+        figures=tuple(f"{name} {before} → {after}" for name, before, after in moved),
+        moved=moved,
     )
 
 
-def _figures(done: dict[str, Any]) -> Iterator[str]:
+def figure_name(name: str) -> str:
+    """``ttft p99`` as ``TTFT P99``."""
+    words = (word.upper() if word in _ABBREVIATED or re.fullmatch(r"p\d+", word) else word for word in name.split())
+    said = " ".join(words)
+    return said[0].upper() + said[1:]
+
+
+def _moved(done: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     for each in done.get("figures", ()):
         if each["before"] == each["after"]:
             continue
         before, after = (figure_text(each[side], each["unit"]) for side in ("before", "after"))
+        if before == after:
+            continue
         unit = "" if each["unit"] in ("ns", "share", "count", "s") else f" {each['unit']}"
-        yield f"{each['metric']} {before} → {after}{unit}"
+        yield each["metric"], before, after + unit

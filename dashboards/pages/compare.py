@@ -14,10 +14,12 @@ from dashboards.palette import THEMES, Theme
 from dashboards.plain_figures import pair_figure
 from dashboards.queries import RunBook
 from dashboards.words import MISSING, count, seconds
-from tracekit.errors import TracekitError
+from tracekit.errors import LockedError, TracekitError
 
 __all__ = ["layout", "register", "render"]
 
+WAITING_MS = 1500
+"""How often a page that waits for a run asks whether it is there."""
 NAMES = {"ttft": "TTFT", "tpot": "TPOT", "gap": "longest gap", "e2e": "E2E"}
 SIGNS = {"better": "▲ better", "worse": "▼ worse"}
 
@@ -46,6 +48,7 @@ def layout() -> Any:
             html.P(id="cp-error", className="notice", role="alert"),
             html.Div(id="cp-body"),
             dcc.Store(id="cp-moved"),
+            dcc.Interval(id="cp-tick", interval=WAITING_MS, disabled=True),
         ]
     )
 
@@ -64,7 +67,7 @@ def register(app: Dash, book: RunBook) -> None:
         prevent_initial_call=True,
     )
 
-    def show(search: str | None, theme: str | None) -> tuple[Any, ...]:
+    def show(search: str | None, theme: str | None, _: int | None) -> tuple[Any, ...]:
         return render(book, search, theme if theme in THEMES else "light")
 
     names = (
@@ -76,12 +79,14 @@ def register(app: Dash, book: RunBook) -> None:
         ("cp-said", "children"),
         ("cp-error", "children"),
         ("cp-body", "children"),
+        ("cp-tick", "disabled"),
     )
-    app.callback([Output(*each) for each in names], Input("url", "search"), Input("theme", "data"))(show)
+    asked = (Input("url", "search"), Input("theme", "data"), Input("cp-tick", "n_intervals"))
+    app.callback([Output(*each) for each in names], *asked)(show)
 
 
 def render(book: RunBook, search: str | None, theme: str) -> tuple[Any, ...]:
-    """Lists and choices of the controls, then verdict, error, and all below."""
+    """Lists and choices of the controls, then verdict, error, all below, and whether there is nothing to wait for."""
     address = parse_address(search)
     try:
         runs = [{"value": each.ref, "label": each.title} for each in book.catalogue().runs if not each.live]
@@ -94,14 +99,18 @@ def render(book: RunBook, search: str | None, theme: str) -> tuple[Any, ...]:
                 if others
                 else "There is no second run yet: replay the same trace with a change."
             )
-            return runs, runs, base or no_update, None, address.metric, hint, "", None
+            return runs, runs, base or no_update, None, address.metric, hint, "", None, True
         other = book.recorded(address.compare)
+        if other is None:
+            raise LockedError("The other run is under way. This page compares the two as soon as it has been committed.")
         found = beside(book, address.run, address.compare, address.metric)
+    except LockedError as error:  # what is waited for keeps its place in the address
+        return no_update, no_update, no_update, no_update, address.metric, str(error), "", None, False
     except TracekitError as error:
-        return [], [], no_update, address.compare, address.metric, "", str(error), None
+        return [], [], no_update, address.compare, address.metric, "", str(error), None, True
     shown = other and str(other["run"])
     body = list(_body(found, address, THEMES[theme]))
-    return runs, runs, base, shown, address.metric, found.document["verdict"], "", body
+    return runs, runs, base, shown, address.metric, found.document["verdict"], "", body, True
 
 
 def _body(found: Beside, address: Address, theme: Theme) -> Iterator[Any]:

@@ -1,18 +1,23 @@
-"""Pictures of the pages for the docs, the same runs every time: ``python -m tests.dashboards.pictures docs/pages``."""
+"""Pictures of the pages for the docs, the same runs every time: ``python -m tests.dashboards.pictures docs/pages``.
+
+With ``tour`` before the folder only those of ``docs/tour.md``.
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from playwright.sync_api import sync_playwright
 
 from tests.dashboards.browser import ARGUMENTS, ROOT, chromium, serving
 from tests.dashboards.cases import Cases
+from tests.dashboards.tour import run_demo, walk
 from tracekit.generators.recipe import build_case
 
-__all__ = ["main"]
+__all__ = ["main", "tour"]
 
 VIEWS = {
     "runs": "",
@@ -50,10 +55,38 @@ def main(out: Path) -> None:
                 page.wait_for_selector("main h1")
                 if name == "timeline":
                     page.wait_for_function("() => /Found here/.test(document.getElementById('summary')?.textContent)")
-                page.wait_for_load_state("networkidle")
-                page.wait_for_function("() => !/Loading …/.test(document.querySelector('main').innerText)")
+                settle(page)
                 page.screenshot(path=str(out / f"{name}-{theme}.png"))
 
 
+def tour(out: Path) -> None:
+    """Walk the way of the tour, with a picture of each step, as ``tour-NAME.png`` in ``out``."""
+    out.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory() as folder, sync_playwright() as playwright:
+        db = Path(folder) / "demo.duckdb"
+        run_demo(db)
+        launched = playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
+        with serving(db) as url:
+            page = launched.new_context(viewport=SIZE, color_scheme="light").new_page()
+            page.set_default_timeout(90_000)
+            for step in walk(page, url):
+                settle(page)
+                if step.at is not None:
+                    page.get_by_text(step.at).first.evaluate("each => each.scrollIntoView({block: 'start'})")
+                page.screenshot(path=str(out / f"tour-{step.name}.png"))
+            page.goto("about:blank")
+
+
+def settle(page: Any) -> None:
+    """Wait until nothing on the page says that it is loading, and its figures have been drawn."""
+    page.wait_for_load_state("networkidle")
+    page.wait_for_function("() => !/Loading …/.test(document.querySelector('main').innerText)")
+    page.wait_for_function("() => [...document.querySelectorAll('.dash-graph')].every(each => each.querySelector('.main-svg'))")
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    if sys.argv[1] == "tour":
+        tour(Path(sys.argv[2]))
+    else:
+        main(Path(sys.argv[1]))
+        tour(Path(sys.argv[1]))

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracekit.diagnosis.changes import changed_setup
+from tracekit.diagnosis.changes import changed_setup, recordable
 from tracekit.diagnosis.diagnose import diagnose
-from tracekit.diagnosis.finding import Change, Diagnosis, Finding, Proof, confirmed
+from tracekit.diagnosis.finding import Change, Diagnosis, Evidence, Finding, Proof, confirmed
 from tracekit.diagnosis.run_data import RunData
 
 __all__ = ["with_behind"]
@@ -51,7 +51,8 @@ def _missed(data: RunData) -> int:
 
 
 def _told(each: Finding, made: Change, found: Diagnosis) -> Finding:
-    """A finding of the changed replay, in the terms of the run, whose tables have neither its numbers nor its iterations."""
+    """A finding of the changed replay, in the terms of the run, whose tables have neither its numbers nor its iterations: those
+    are of the run that makes that replay once more (``Evidence.sets``)."""
     on_top = {change: replace(change, sets=(*made.sets, *change.sets)) for change in _all(each)}
     proofs = tuple(_moved(proof, on_top) for proof in each.proofs)
     excess = min(each.excess_ns, found.excess_ns)
@@ -62,12 +63,18 @@ def _told(each: Finding, made: Change, found: Diagnosis) -> Finding:
         because=f"{each.because}; of the replay with {said}, where it is no longer hidden",
         excess_ns=excess,
         share=excess / max(found.excess_ns, 1),
-        evidence=tuple(replace(one, sql=None, note=one.note or f"with {said}") for one in each.evidence),
+        evidence=tuple(_of_the_replay(one, made, said) for one in each.evidence),
         where=replace(each.where, iterations=()),
         changes=tuple(on_top[change] for change in each.changes),
         tempting=tuple(on_top[change] for change in each.tempting),
         proofs=proofs,
     )
+
+
+def _of_the_replay(one: Evidence, made: Change, said: str) -> Evidence:
+    """A number of the changed replay. Its SQL asks that replay's tables, so it goes where the replay cannot be recorded."""
+    kept = one.sql if recordable(made.sets) else None
+    return replace(one, sql=kept, note=f"{one.note}, with {said}" if one.note else f"with {said}", sets=made.sets)
 
 
 def _all(each: Finding) -> tuple[Change, ...]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tracekit.replay import Setup
     from tracekit.traces.source import TraceSource
 
-__all__ = ["TRAFFIC", "Changed", "changed_setup"]
+__all__ = ["TRAFFIC", "Changed", "changed_setup", "recordable"]
 
 TRAFFIC = "traffic."
 """What the words about the traffic begin with."""
@@ -38,6 +38,12 @@ class Changed:
     setup: Setup
     named: tuple[tuple[str, str, str], ...]
     besides: tuple[tuple[str, str, str], ...]
+
+
+def recordable(sets: Sequence[str]) -> bool:
+    """Whether a run of its own can have these settings (``tracekit replay --from-run RUN --set ...``): traffic that was moved is
+    replayed and not recorded."""
+    return not any(pair.startswith(TRAFFIC) for pair in sets)
 
 
 def changed_setup(setup: Setup, sets: Sequence[str]) -> Changed:

@@ -33,7 +33,8 @@ Measure = Literal["ttft", "gap", "tpot", "e2e"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """One number that a finding rests on. ``threshold``: what it was held against (``None``: it only describes). ``sql`` yields
-    it from the run's tables (``{run}`` stands for its number); ``None`` where no one query does, with ``note`` saying how."""
+    it from the run's tables (``{run}`` stands for its number); ``None`` where no one query does, with ``note`` saying how.
+    ``sets``: it is of a replay with these settings, and so is its ``sql``; empty for the run itself."""
 
     metric: str
     value: float | None
@@ -41,6 +42,7 @@ class Evidence:
     threshold: float | None = None
     sql: str | None = None
     note: str = ""
+    sets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -123,7 +123,7 @@ def _beside(store: Store, data: RunData, found: Diagnosis) -> Diagnosis:
     assert data.run is not None
     loads = loads_of(store, data.run)
     if len(loads) < 2:
-        none = "whether the mean time to the first token falls with load takes runs of this trace at other rates (--rate-scale)"
+        none = "no run of this trace at another rate is recorded (--rate-scale): how its tail depends on the load cannot be told"
         return replace(found, remarks=(*found.remarks, none))
     return replace(found, warnings=(*found.warnings, *falls_with_load(loads)))
 

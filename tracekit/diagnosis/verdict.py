@@ -5,13 +5,14 @@ digits, and no clock, path or run number is in it.
 from __future__ import annotations
 
 import hashlib
+import shlex
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from tracekit import __version__
-from tracekit.diagnosis.changes import TRAFFIC
+from tracekit.diagnosis.changes import TRAFFIC, recordable
 from tracekit.diagnosis.finding import Change, Diagnosis, Evidence, Expected, Finding, Proof, Where
 from tracekit.diagnosis.run_data import RunData
 from tracekit.diagnosis.wording import headline, recommended, title
@@ -139,9 +140,15 @@ def expected_document(expected: Expected) -> dict[str, Any]:
 
 
 def evidence_document(each: Evidence) -> dict[str, Any]:
-    """One number of a finding."""
+    """One number of a finding. ``replay``: the command that records the replay that it and its SQL are of, ``None``: the run."""
     return {"metric": each.metric, "value": each.value, "threshold": each.threshold, "unit": each.unit, "sql": each.sql,
-            "note": each.note}  # fmt: skip
+            "note": each.note, "replay": _recording(each.sets)}  # fmt: skip
+
+
+def _recording(sets: tuple[str, ...]) -> str | None:
+    if not sets or not recordable(sets):
+        return None
+    return "tracekit replay --from-run {run} " + " ".join(f"--set {shlex.quote(pair)}" for pair in sets)
 
 
 def _change(data: RunData, change: Change, proof: Proof | None) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def _claim(view: View, long: Bools, weight: Floats, held: Floats, share: float) 
     return Claim(
         id="HOL_LONG_PROMPT",
         what=f"{percent(share)} of the waiting time of the slowest short requests falls inside the prefills of"
-        f" {int(long.sum())} prompts of {int(prompts.min())} tokens and more, which take {percent(busy)} of the time",
+        f" {int(long.sum())} prompts of {int(prompts.min()):,} tokens and more, which take {percent(busy)} of the time",
         first=dict.fromkeys(("budget", "under_way"), weight),
         evidence=(*_evidence(view, long, share, busy),),
         is_not=(
