@@ -8,9 +8,7 @@ drawn orders of killing a job, restarting the server and loading the page again 
 from __future__ import annotations
 
 import argparse
-import json
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -18,23 +16,22 @@ import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
 
 from benchmarks.dashboard import record_run
+from benchmarks.export import record_run as record_replay
 from benchmarks.figures import Figure, Report, run_main
-from tests.dashboards.asking import Asker, over_http
-from tests.dashboards.browser import ARGUMENTS, chromium
-from tests.dashboards.sequences import play
+from benchmarks.page_asking import Asker, over_http
+from benchmarks.page_sequences import play
+from benchmarks.pages import served, visited
 from tracekit.replay import replay
 from tracekit.store import Store, list_runs
 
 __all__ = ["main", "measure"]
 
 MB = 1e6
-DRAWN = "() => document.querySelectorAll('#timeline .scatterlayer .trace path.js-fill').length >= 5"
 
 
 def _compressed(url: str, body: bytes | None = None) -> tuple[bytes, int]:
@@ -61,30 +58,6 @@ def _figure_mb(url: str, run: int) -> float:
     return sizes[-1] / MB
 
 
-def _first_visit(url: str, run: int, repeats: int) -> tuple[float | None, float | None, str]:
-    """Seconds to a drawn timeline in a browser with an empty cache (median), and MB on the wire until then; why not."""
-    path = chromium()
-    if path is None:
-        return None, None, "no Chromium"
-    from playwright.sync_api import sync_playwright
-
-    spent, weighed = [], []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
-        for _ in range(repeats):
-            page = browser.new_context(viewport={"width": 1400, "height": 1100}).new_page()
-            sizes: list[Any] = []
-            page.on("requestfinished", lambda request, sizes=sizes: sizes.append(request))
-            began = time.perf_counter()
-            page.goto(f"{url}timeline?run={run}")
-            page.wait_for_function(DRAWN, timeout=120_000)
-            spent.append(time.perf_counter() - began)
-            weighed.append(sum(each.sizes()["responseBodySize"] for each in sizes) / MB)
-            page.context.close()
-        browser.close()
-    return statistics.median(spent), statistics.median(weighed), "timeline, empty cache, headless Chromium on this machine"
-
-
 def _brushes(url: str, run: int, count: int, seed: int, span_s: float) -> list[float]:
     """Seconds of each of ``count`` windows drawn at random, asked for one after the other by one page."""
     draw = random.Random(seed)
@@ -106,25 +79,13 @@ def measure(options: argparse.Namespace) -> Report:
     with tempfile.TemporaryDirectory(prefix="tracekit-bench-") as name:
         store = Store(Path(name) / "large.duckdb")
         run = record_run(store, options.iterations)
-        command = [sys.executable, "-m", "tracekit.cli.main", "dashboard", "--db", str(store.path), "--port", "0", "--json"]
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        try:
-            _served(report, _address(server), psutil.Process(server.pid), run, options)
-        finally:
-            server.terminate()
-            server.wait(30)
+        with served(store.path) as (url, server):
+            _served(report, url, server, run, options)
+        if options.visits:
+            _painted(report, Path(name), options)
         if options.sequences:
             _sequences(report, Path(name), options.sequences)
     return report
-
-
-def _address(server: subprocess.Popen[str]) -> str:
-    lines: list[str] = []
-    assert server.stdout is not None
-    while lines[-1:] != ["}\n"]:
-        lines.append(server.stdout.readline())
-        assert lines[-1], "the server ended before it said its address"
-    return str(json.loads("".join(lines))["url"])
 
 
 def _served(report: Report, url: str, process: psutil.Process, run: int, options: argparse.Namespace) -> None:
@@ -134,7 +95,6 @@ def _served(report: Report, url: str, process: psutil.Process, run: int, options
     span_s = float(shown["end.value"])
     seen = "longest iteration 10 s" in str(shown["summary.children"])
     figure_mb = _figure_mb(url, run)
-    paint_s, page_mb, how = _first_visit(url, run, options.visits)
     cpu = sum(process.cpu_times()[:2])
     alone = _brushes(url, run, options.alone, 0, span_s)
     cpu = (sum(process.cpu_times()[:2]) - cpu) / options.alone
@@ -145,8 +105,6 @@ def _served(report: Report, url: str, process: psutil.Process, run: int, options
         "first_answer_s": (first, "s", 2.0, "read from the database, drawn whole, over HTTP"),
         "brush_p95_ms": (1e3 * float(np.percentile(alone, 95)), "ms", 300.0, f"one page, {options.alone} brushes"),
         "brush_server_cpu_ms": (1e3 * cpu, "ms", 60.0, "the server's CPU a brush, mean; columns cached"),
-        "first_paint_s": (paint_s, "s", 2.0, how),
-        "page_mb": (page_mb, "MB", 3.0, "on the wire until the timeline is drawn"),
         "figure_mb": (figure_mb, "MB", 0.7, "the answer with the figure, gzip"),
         "clients_p95_s": (float(np.percentile(together, 95)), "s", 1.0, f"{options.clients} clients brushing at once"),
         "memory_mb": (process.memory_info().rss / 2**20, "MiB", 1024.0, "of the server after that"),
@@ -156,6 +114,31 @@ def _served(report: Report, url: str, process: psutil.Process, run: int, options
     report.figures["worst_seen"] = Figure(
         value=float(seen), unit="", target=1, reference="the planted 10-s iteration at full zoom-out"
     )
+
+
+def _replayed(folder: Path, requests: int) -> tuple[Path, int, int]:
+    """A run whose seats are taken at times, with the verdict that its replay ended with: database, number, iterations."""
+    db, iterations = record_replay(folder, requests, sets=("max_num_seqs=24",), diagnose=True)
+    return db, int(list_runs(Store(db))[0]["run"]), iterations
+
+
+def _painted(report: Report, folder: Path, options: argparse.Namespace) -> None:
+    """A replayed run with findings, opened in a browser."""
+    db, run, iterations = _replayed(folder, options.requests)
+    search = f"?run={run}"
+    with served(db) as (url, server):
+        Asker(over_http(url)).ask(search)
+        found = visited(url, server, {"timeline": search, "verdict": search}, options.visits)
+    size = f"{iterations:,} iterations, {options.requests:,} requests"
+    for name in ("timeline", "verdict"):
+        each = found and found[name]
+        how = "no Chromium" if not each else f"CPU: {each.server_s:.2f} s of the server, {each.browser_s:.2f} s of the browser"
+        figure = "first_paint_s" if name == "timeline" else "verdict_paint_s"
+        note = f"{name}, empty cache, headless Chromium on this machine; {size}; {how}"
+        report.figures[figure] = Figure(value=each.wall_s if each else None, unit="s", target=2.0, at_most=True, note=note)
+    weight = found["timeline"].mb if found else None
+    note = "on the wire until the timeline is drawn"
+    report.figures["page_mb"] = Figure(value=weight, unit="MB", target=3.0, at_most=True, note=note)
 
 
 def _sequences(report: Report, folder: Path, count: int) -> None:
@@ -182,6 +165,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--brushes", type=int, default=15, help="of each client")
     parser.add_argument("--alone", type=int, default=100, help="brushes of one page with nobody beside it")
+    parser.add_argument("--requests", type=int, default=100_000, help="of the run whose first paint is measured")
     parser.add_argument("--visits", type=int, default=5, help="in a browser with an empty cache")
     parser.add_argument("--sequences", type=int, default=0)
 

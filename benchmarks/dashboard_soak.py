@@ -9,8 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -19,8 +17,9 @@ from pathlib import Path
 import psutil
 
 from benchmarks.figures import Figure, Report, run_main
+from benchmarks.page_asking import Asker, over_http
+from benchmarks.pages import served
 from dashboards.work import UNDER_WAY
-from tests.dashboards.asking import Asker, over_http
 from tracekit import jobs
 from tracekit.replay import replay
 from tracekit.store import Store, list_runs
@@ -45,27 +44,17 @@ def measure(options: argparse.Namespace) -> Report:
     with tempfile.TemporaryDirectory(prefix="tracekit-bench-") as name:
         store = Store(Path(name) / "t.duckdb")
         replay(str(EXAMPLE), limit=60, db=str(store.path), engine="sim", diagnose=False)
-        command = [sys.executable, "-m", "tracekit.cli.main", "dashboard", "--db", str(store.path), "--port", "0", "--json"]
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         done, failed = threading.Event(), list[str]()
-        try:
-            assert server.stdout is not None
-            lines: list[str] = []
-            while lines[-1:] != ["}\n"]:
-                lines.append(server.stdout.readline())
-                assert lines[-1], "the server ended before it said its address"
-            url = json.loads("".join(lines))["url"]
+        with served(store.path) as (url, process):
             pollers = [threading.Thread(target=_poll, args=(url, "?run=last", done, failed)) for _ in range(options.pages)]
-            for poller in pollers:
-                poller.start()
-            rows = _soak(store, url, psutil.Process(server.pid), options)
-            done.set()
+            try:
+                for poller in pollers:
+                    poller.start()
+                rows = _soak(store, url, process, options)
+            finally:
+                done.set()
             for poller in pollers:
                 poller.join(60)
-        finally:
-            done.set()
-            server.terminate()
-            server.wait(30)
         _figures(report, store, rows, failed)
     return report
 

@@ -12,7 +12,7 @@ import gzip
 import json
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.figures import Figure, Report, reference_figure, run_main
@@ -29,11 +29,12 @@ __all__ = ["main", "measure", "record_run"]
 MIB = 1e6
 
 
-def record_run(folder: Path, requests: int) -> tuple[Path, int]:
-    """A replayed run of ``requests`` with every event kept: its database and how many iterations it made."""
+def record_run(folder: Path, requests: int, *, sets: Sequence[str] = (), diagnose: bool = False) -> tuple[Path, int]:
+    """A replayed run of ``requests`` with every event kept: its database and how many iterations it made. ``sets``, ``diagnose``:
+    as of ``replay``."""
     trace, db = folder / f"load-{requests}.jsonl", folder / f"load-{requests}.duckdb"
     write_jsonl(planned(Load(name="export", requests=requests, batch=21), load_profile("h100").latency), trace)
-    report = replay(str(trace), slo="ttft=500ms,tpot=20ms", db=str(db), diagnose=False)
+    report = replay(str(trace), slo="ttft=500ms,tpot=20ms", db=str(db), sets=sets, diagnose=diagnose)
     return db, int(load_run(Store(db), report.run)["iterations"])
 
 

@@ -67,14 +67,14 @@ def _route(pathname: str | None) -> Any:
 
 
 def _read_ahead(app: Dash, book: RunBook) -> None:
-    """Read a page's run while the browser still starts the page: a large run takes about as long."""
+    """Read what the timeline draws while the browser still starts the page: a large run takes about as long."""
 
     def read(ref: str) -> None:
         with contextlib.suppress(TracekitError):  # the page will say it
             book.view(ref)
 
     def begin() -> None:
-        if request.path.rstrip("/") in ("", *(page.path for page in PAGES)):
+        if request.path.rstrip("/") == "/timeline":
             ref = parse_address(request.query_string.decode("utf-8", "replace")).run
             threading.Thread(target=read, args=(ref,), daemon=True).start()
 

@@ -13,6 +13,7 @@ from flask import Flask, Response, abort, jsonify, make_response, request
 from werkzeug.exceptions import HTTPException
 
 from dashboards.access import Access, forged
+from dashboards.scripts import FIXED, keep_packed
 from dashboards.sign_in import SIGN_IN, challenge, register_sign_in
 from dashboards.uploads import MOST_BYTES
 from tracekit import __version__
@@ -31,7 +32,6 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin-allow-popups",
     "Permissions-Policy": "camera=(), microphone=(), geolocation=(), payment=(), usb=()",
 }
-_UNCHANGING = ("/_dash-component-suites/", "/assets/")
 
 
 def guard(app: Dash, access: Access) -> None:
@@ -55,11 +55,12 @@ def guard(app: Dash, access: Access) -> None:
         response.headers.setdefault("Content-Security-Policy", policy)
         for name, value in _HEADERS.items():
             response.headers.setdefault(name, value)
-        if not request.path.startswith(_UNCHANGING):
+        if not request.path.startswith(FIXED):
             response.headers["Cache-Control"] = "no-store"  # a shared machine keeps nothing of the runs
         return response
 
     server.before_request(check)
+    keep_packed(server)
     server.after_request(dress)
     server.add_url_rule(HEALTH, view_func=lambda: jsonify(status="ok", version=__version__))
     server.errorhandler(DependencyException)(lambda _: make_response("No such file.\n", 404))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dashboards.palette import DARK, LIGHT, Theme
+from dashboards.plotly_script import plotly_source
 from dashboards.report_markup import Html, data_table, element
 
 __all__ = ["Drawing", "Page", "figure_box", "page_html"]
@@ -73,16 +74,9 @@ def page_html(page: Page) -> str:
     body = element(
         "body", choice, element("main", *page.body),
         element("noscript", "Figures are drawn by a script; their numbers are in the tables beneath them."),
-        figures, element("script", Html(_plotly() if page.drawings else "")), element("script", Html(script)),
+        figures, element("script", Html(plotly_source() if page.drawings else "")), element("script", Html(script)),
     )  # fmt: skip
     return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
-
-
-def _plotly() -> str:
-    from plotly.offline import get_plotlyjs
-
-    source: str = get_plotlyjs()
-    return source
 
 
 def _shared(drawings: Sequence[Drawing]) -> dict[str, Any]:

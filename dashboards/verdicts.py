@@ -1,4 +1,5 @@
-"""The verdict of a run as pages show it: the latest one recorded, or one made now, without replays, and kept."""
+"""The verdict of a run as pages show it: the latest one recorded, else the one its replay ended with, else one made now, without
+replays, and kept."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from tracekit.diagnosis.diagnose import diagnose
 from tracekit.diagnosis.verdict import build_verdict
 from tracekit.diagnosis.wording import figure_text
 from tracekit.errors import UsageError
+from tracekit.manifest import kept_verdict
 
 __all__ = ["Card", "Proven", "Verdict", "cards_of", "figure_name", "read_verdict"]
 
@@ -22,7 +24,8 @@ _COUNTED = ("of one request",)
 
 
 class Verdict(NamedTuple):
-    """``document``: ``tracekit.verdict/1``. ``recorded``: it was made by ``tracekit diagnose``, else now, without replays."""
+    """``document``: ``tracekit.verdict/1``. ``recorded``: it was made by ``tracekit diagnose``, else at the end of its
+    replay or now, without replays."""
 
     run: int
     document: dict[str, Any]
@@ -78,10 +81,14 @@ def read_verdict(book: RunBook, ref: str) -> Verdict:
         there = con.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'findings'").fetchall()
         query = "SELECT document FROM findings WHERE run = ? AND rank = 0 ORDER BY diagnosis DESC LIMIT 1"
         found = con.execute(query, [run]).fetchall() if there else []
+        begun = con.execute("SELECT started_at FROM runs WHERE run = ?", [run]).fetchall()
     if found:
         return Verdict(run, json.loads(found[0][0]), True)
 
     def make() -> dict[str, Any]:
+        kept = kept_verdict(book.store, run, begun[0][0]) if begun else None
+        if kept is not None:
+            return kept
         data = book.data(ref)
         return build_verdict(data, diagnose(data), budget=None)
 

@@ -23,7 +23,7 @@ settings.load_profile("explore" if os.environ.get("TRACEKIT_EXPLORE") else "same
 def browser() -> Iterator[Any]:
     """One Chromium for all tests of a process: a second one cannot be driven from it. Where there is none they are skipped, but
     not where one is required, as by ``.ci/run``."""
-    from tests.dashboards.browser import ARGUMENTS, chromium
+    from benchmarks.pages import ARGUMENTS, chromium
 
     path = chromium()
     if path is None:

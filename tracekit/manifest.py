@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ __all__ = [
     "VERDICT",
     "differences",
     "folder_of",
+    "kept_verdict",
     "read_manifest",
     "reading_of",
     "restored_setup",
@@ -79,6 +81,23 @@ def write_manifest(
 def verdict_text(verdict: Mapping[str, Any]) -> str:
     """The bytes of ``verdict.json``."""
     return json.dumps(verdict, indent=1, sort_keys=True, ensure_ascii=True) + "\n"
+
+
+def kept_verdict(store: Store, run: int, started_at: datetime) -> dict[str, Any] | None:
+    """The verdict that a run's replay ended with, so that nobody has to find it again; ``None`` where there is none, or it is not
+    whole, or another run's (``started_at``: as the ``runs`` row has it)."""
+    folder = folder_of(store, run)
+    manifest = read_json(folder / MANIFEST)
+    try:
+        text = (folder / VERDICT).read_text(encoding="utf-8")
+        if manifest is None or manifest["schema"] != SCHEMA or datetime.fromisoformat(manifest["started_at"]) != started_at:
+            return None
+        if manifest["results"]["verdict"] != text_digest(text):
+            return None
+        found: dict[str, Any] = json.loads(text)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found
 
 
 def _trace(store: Store, row: Mapping[str, Any], setup: Setup, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,35 +1,20 @@
-"""A real browser for the tests: which one, and how it is started."""
+"""A dashboard for the tests, served by this process or by one of its own; its pages are left before it stops."""
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
+from benchmarks import pages
 from dashboards.app import create_app
 from dashboards.serve import bound
 from tests.dashboards.watched import leave
 
-__all__ = ["ARGUMENTS", "chromium", "served", "serving"]
+__all__ = ["ROOT", "served", "serving"]
 
-ROOT = Path(__file__).parents[2]
-ARGUMENTS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
-]  # fmt: skip
-
-
-def chromium() -> str | None:
-    """The Chromium to test with: ``TRACEKIT_CHROMIUM``, else the system's."""
-    named = os.environ.get("TRACEKIT_CHROMIUM")
-    return named or next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+ROOT = pages.ROOT
 
 
 @contextmanager
@@ -51,26 +36,8 @@ def serving(db: Path) -> Iterator[str]:
 @contextmanager
 def served(db: Path, *options: str) -> Iterator[str]:
     """``tracekit dashboard`` in a process of its own; its URL."""
-    command = [sys.executable, "-m", "tracekit.cli.main", "dashboard", "--db", str(db), "--port", "0", "--json", *options]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    url = ""
-    try:
-        url = _announced(process)["url"]
-        yield url
-    finally:
-        leave(url)
-        process.terminate()
-        said = process.communicate(timeout=30)[1]
-        assert "Traceback" not in said, said
-
-
-def _announced(process: subprocess.Popen[str]) -> dict[str, Any]:
-    assert process.stdout is not None
-    lines = []
-    while lines[-1:] != ["}\n"]:
-        line = process.stdout.readline()
-        assert line, process.communicate()[1]
-        lines.append(line)
-    document: dict[str, Any] = json.loads("".join(lines))
-    return document
+    with pages.served(db, *options) as (url, _):
+        try:
+            yield url
+        finally:
+            leave(url)

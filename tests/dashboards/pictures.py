@@ -12,7 +12,8 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from tests.dashboards.browser import ARGUMENTS, ROOT, chromium, serving
+from benchmarks.pages import ARGUMENTS, ROOT, chromium
+from tests.dashboards.browser import serving
 from tests.dashboards.cases import Cases
 from tests.dashboards.tour import run_demo, walk
 from tracekit.generators.recipe import build_case

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.dashboards.asking import Asker, over_http
+from benchmarks.page_asking import Asker, over_http
 from tests.dashboards.browser import ROOT, served, serving
 from tests.dashboards.runs import recorded
 from tests.dashboards.watched import Watched

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dashboards.asking import Asker, over_http
+from benchmarks.page_asking import Asker, over_http
 from tests.dashboards.browser import ROOT, served
 from tests.dashboards.runs import recorded
 from tracekit.store import Store

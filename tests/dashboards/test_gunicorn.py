@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.dashboards.asking import Asker
+from benchmarks.page_asking import Asker
 from tests.dashboards.browser import ROOT
 from tests.dashboards.runs import recorded
 from tracekit.store import Store, list_runs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,7 @@ from dashboards.words import count, percent, rate, seconds
 from tests.dashboards.runs import recorded
 from tracekit.diagnosis.diagnose import diagnose
 from tracekit.diagnosis.verdict import build_verdict
+from tracekit.manifest import VERDICT, folder_of, kept_verdict
 from tracekit.replay import replay
 from tracekit.store import Store, sql
 
@@ -264,6 +266,24 @@ def test_the_verdict_is_the_diagnosis_in_words(book: RunBook) -> None:
     figure = excess_figure(cards, left, LIGHT)
     assert figure["data"][-1]["name"] == "not explained"
     assert sum(bar["x"][0] for bar in figure["data"]) == pytest.approx(found.document["excess_s"], rel=1e-4)
+
+
+def test_the_verdict_that_a_replay_ended_with_is_not_found_again_and_another_is_not_taken_for_it(book: RunBook) -> None:
+    (begun,) = rows(book, "SELECT started_at FROM runs WHERE run = 1")[0]
+    assert isinstance(begun, datetime)
+    kept = kept_verdict(book.store, 1, begun)
+    assert kept == build_verdict(book.data("1"), diagnose(book.data("1")), budget=None)
+    fresh = RunBook(book.store.path)
+    assert read_verdict(fresh, "1").document == kept
+    file = folder_of(book.store, 1) / VERDICT
+    text = file.read_text(encoding="utf-8")
+    assert kept_verdict(book.store, 1, begun + timedelta(seconds=1)) is None  # a run that had this number before
+    assert kept_verdict(book.store, 3, begun) is None  # outcomes only: there was none to write
+    for other in (text.replace('"excess_s"', '"excess"', 1), text[:-40], ""):
+        file.write_text(other, encoding="utf-8")
+        assert kept_verdict(book.store, 1, begun) is None
+        assert read_verdict(RunBook(book.store.path), "1").document == kept
+    file.write_text(text, encoding="utf-8")
 
 
 def test_blame_sums_to_what_the_selected_requests_waited(book: RunBook) -> None:

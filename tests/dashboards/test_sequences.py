@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.page_sequences import play
 from tests.dashboards.browser import ROOT
-from tests.dashboards.sequences import play
 from tracekit.replay import replay
 from tracekit.store import Store, list_runs
 

@@ -10,6 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
+from benchmarks.page_asking import Asker
 from dashboards.access import is_loopback
 from dashboards.address import parse_address
 from dashboards.app import create_app
@@ -18,7 +19,6 @@ from dashboards.figures import Drawn, timeline_figure
 from dashboards.pages.timeline_answer import COVERED
 from dashboards.palette import THEMES, Theme, reason_fill
 from dashboards.timeline_layout import STRIPS
-from tests.dashboards.asking import Asker
 from tests.dashboards.runs import a_writer_at_work, frame_of, in_a_killed_process, iteration_rows, recorded, spooled
 from tracekit.store import Store, code_names
 

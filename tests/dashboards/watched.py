@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.pages import DRAWN
+
 __all__ = ["Watched", "leave"]
 
-DRAWN = "() => document.querySelectorAll('#timeline .scatterlayer .trace path.js-fill').length >= 5"
 PATIENCE_MS = 90_000
 
 
@@ -53,5 +54,5 @@ class Watched:
         return self.text(name)
 
     def drawn(self) -> Watched:
-        self.page.wait_for_function(DRAWN)
+        self.page.wait_for_function(DRAWN["timeline"])
         return self

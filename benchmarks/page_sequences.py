@@ -10,10 +10,10 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+from benchmarks.page_asking import Asker, over_http
+from benchmarks.pages import served
 from dashboards.queries import RunBook
 from dashboards.work import UNDER_WAY, resume_job, start_job
-from tests.dashboards.asking import Asker, over_http
-from tests.dashboards.browser import served
 from tracekit import jobs
 from tracekit.store import Store, list_runs
 
@@ -43,7 +43,7 @@ class _Player:
 
     def restart(self) -> None:
         self.stack.close()
-        self.page = Asker(over_http(self.stack.enter_context(served(self.store.path))))
+        self.page = Asker(over_http(self.stack.enter_context(served(self.store.path))[0]))
 
     def status(self) -> jobs.JobStatus:
         return jobs.show(self.store.folder, self.job)

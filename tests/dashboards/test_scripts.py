@@ -1,0 +1,78 @@
+"""What a browser loads: the smaller Plotly in place of the full one, and fixed files packed once, the same for whoever asks."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from pathlib import Path
+
+import plotly.offline
+import pytest
+from flask.testing import FlaskClient
+
+import dashboards
+from dashboards.access import Access
+from dashboards.app import create_app
+from dashboards.plotly_script import plotly_source
+from dashboards.scripts import PLOTLY
+
+BUILD = Path(dashboards.__file__).parent / "plotly_build"
+PACKED = {"Accept-Encoding": "gzip"}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> FlaskClient:
+    return create_app(tmp_path_factory.mktemp("scripts") / "none.duckdb").server.test_client()
+
+
+def scripts_of(client: FlaskClient) -> list[str]:
+    """Paths of what the index loads, and of Plotly."""
+    found = re.findall(r'(?:src|href)="(/(?:_dash-component-suites|assets)/[^"]+)"', client.get("/").text)
+    return [*found, PLOTLY]
+
+
+def test_the_build_is_that_of_the_plotly_that_is_installed_with_its_licence() -> None:
+    assert f"plotly.js (cartesian - minified) v{plotly.offline.get_plotlyjs_version()}\n" in plotly_source()[:200]
+    assert "Permission is hereby granted" in (BUILD / "LICENSE").read_text(encoding="utf-8")
+    assert len(plotly_source()) < len(plotly.offline.get_plotlyjs()) / 3
+
+
+def test_the_build_draws_every_kind_of_trace_that_figures_have() -> None:
+    sources = [path.read_text(encoding="utf-8") for path in Path(dashboards.__file__).parent.glob("**/*.py")]
+    traces = re.compile(r'"type": "(scatter\w*|bar\w*|heat\w*|hist\w*|box|violin|pie|par\w*)"')
+    kinds = {kind for text in sources for kind in traces.findall(text)}
+    assert {"scatter", "bar", "heatmap"} <= kinds
+    registered = set(re.findall(r'moduleType:"trace",name:"(\w+)"', plotly_source()))
+    assert kinds <= registered
+
+
+def test_fixed_files_are_packed_once_and_unpack_to_what_everybody_gets(client: FlaskClient) -> None:
+    for path in scripts_of(client):
+        plain = client.get(path)
+        first, second = client.get(path, headers=PACKED), client.get(path, headers=PACKED)
+        assert plain.status_code == first.status_code == second.status_code == 200, path
+        if first.headers.get("Content-Encoding") != "gzip":
+            assert len(first.data) < 500, path
+            continue
+        assert first.data == second.data, path
+        assert gzip.decompress(first.data) == (plotly_source().encode() if path == PLOTLY else plain.data), path
+        for name in ("Content-Type", "Cache-Control"):
+            assert first.headers.get(name) == plain.headers.get(name), (path, name)
+        again = client.get(path, headers={**PACKED, "If-None-Match": first.headers["ETag"]})
+        assert (again.status_code, again.data) == (304, b""), path
+
+
+def test_what_is_not_there_is_not_kept_and_answers_of_pages_are_never(client: FlaskClient) -> None:
+    for path in ("/assets/none.js", "/_dash-component-suites/dash/none.js"):
+        assert [client.get(path, headers=PACKED).status_code for _ in range(2)] == [404, 404]
+    assert client.get("/_dash-layout", headers=PACKED).headers["Cache-Control"] == "no-store"
+
+
+def test_files_kept_for_some_are_refused_to_others(tmp_path: Path) -> None:
+    token = "a-token-of-more-than-16"
+    client = create_app(tmp_path / "none.duckdb", access=Access(token=token)).server.test_client(use_cookies=False)
+    let_in = {**PACKED, "Authorization": f"Bearer {token}"}
+    assert client.get("/", headers=let_in).status_code == 200
+    assert client.get(PLOTLY, headers=let_in).status_code == 200
+    assert client.get(PLOTLY, headers=PACKED).status_code == client.get(PLOTLY).status_code == 401
+    assert client.get(PLOTLY, headers={**let_in, "Host": "elsewhere.example"}).status_code == 403
