@@ -66,7 +66,7 @@ def measure(options: argparse.Namespace) -> Report:
         size = f"{iterations:,} iterations, {options.page_requests:,} requests; the diagnosis, which was not recorded, in it"
         report.figures["html_s"] = Figure(value=spent, unit="s", note=size)
         report.figures["html_mb"] = Figure(value=page.stat().st_size / MIB, unit="MB", target=6.0, at_most=True,
-                                           note="Plotly's own script is 4.9 of it")  # fmt: skip
+                                           note="Plotly's own script is 1.5 of it")  # fmt: skip
     report.figures["python_reference"] = reference_figure()
     return report
 
