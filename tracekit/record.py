@@ -16,16 +16,24 @@ from replay_engine.tables import TABLES, with_replica
 from replay_engine.totals import RunTotals
 from replay_engine.types import EventSink
 from tracekit import __version__
+from tracekit.columns import Columns, as_rows
 from tracekit.metrics import Labels, MatrixInputs, build_matrix, evaluate_slo, stall_threshold, token_gaps
 from tracekit.metrics.fleet import fleet_gaps, fleet_written
 from tracekit.metrics.gaps import TokenGaps
 from tracekit.metrics.written import written_block_ns
-from tracekit.store import SpoolSink, Store, commit_run, read_spool
+from tracekit.store import SpoolSink, Store, commit_run, read_spool, spool_columns
 
 if TYPE_CHECKING:
     from tracekit.replay import Setup
 
 __all__ = ["MemoryRecord", "RunRecord"]
+
+_TOGETHER = (
+    ("iteration", "start_ns", "duration_ns", "device_ns", "host_ns", "decode_kv_tokens", "prefill_qk", "prefill_tokens",
+     "decode_seqs", "preempted", "head_refused_by"),
+    ("waiting", "running", "kv_used", "head_request", "recomputed_tokens", "prefill_seqs"),
+)  # fmt: skip
+"""Columns of iterations that are looked at together: by every matrix and verdict, and by the verdict of a run that suffers."""
 
 
 class MemoryRecord:
@@ -192,6 +200,7 @@ class RunRecord(MemoryRecord):
     def __init__(self, store: Store, setup: Setup, *, name: str | None, command: str) -> None:
         super().__init__(setup, name=name)
         self._store = store
+        self._iterations: Columns | None = None
         self._began = time.monotonic()
         self._row: dict[str, Any] = {
             "name": name,
@@ -225,13 +234,23 @@ class RunRecord(MemoryRecord):
             self.sink = self._spool
 
     def rows(self, name: str) -> npt.NDArray[np.void]:
-        return super().rows(name) if self.sink is self._memory else read_spool(self._spool.folder, name)
+        """A table's rows, in the order they were written; iterations, of which there are many, by column, cut once."""
+        if self.sink is self._memory:
+            return super().rows(name)
+        if name != "iterations":
+            return read_spool(self._spool.folder, name)
+        if self._iterations is None:
+            self._iterations = spool_columns(self._spool.folder, name, _TOGETHER)
+        return as_rows(self._iterations)
 
     def commit(self, state: str) -> tuple[int, dict[str, Any]]:
         """Compute the matrix, and write run, events and matrix in one transaction. Returns the run's number and the matrix."""
         self._spool.close()
         inputs = self.inputs(state)
         matrix = build_matrix(inputs)
+        per_request = {"outcomes": self._per_request(inputs)}
+        del inputs
+        self._iterations = None  # their memory is the database's now
         row = {
             **self._row,
             "state": state,
@@ -239,7 +258,7 @@ class RunRecord(MemoryRecord):
             "wall_s": round(time.monotonic() - self._began, 3),
             "matrix": matrix,
         }
-        run = commit_run(self._store, self._spool, row, {"outcomes": self._per_request(inputs)})
+        run = commit_run(self._store, self._spool, row, per_request)
         self.row = row
         return run, matrix
 

@@ -64,7 +64,7 @@ def whole(tables: Tables, found: Attribution) -> None:
 def walked(tables: Tables, lag: bool) -> dict[tuple[int, str], int]:
     """(request, part) -> ns of all spans of one engine, iteration by iteration. What others' prefill added is not taken apart
     here: ``prefill`` has ``prefill_shared`` and ``recompute``, ``decode`` has ``interference``."""
-    iterations = tables["iterations"].tolist()
+    iterations = np.asarray(tables["iterations"]).tolist()
     column = {name: k for k, name in enumerate(tables["iterations"].dtype.names or ())}
     start, length, refused = column["start_ns"], column["duration_ns"], column["head_refused_by"]
     sums: dict[tuple[int, str], int] = defaultdict(int)

@@ -174,7 +174,7 @@ def _waited(book: _Book, name: str, lane: Lane, own: Stretches) -> None:
     book.add("under_way", own, under)
     rest = own.length_ns - under
     for code in lane.reasons:
-        held = lane.weighed(lane.reason == code, begin, seen, end)
+        held = lane.refused(code, begin, seen, end)
         book.add(f"{name}.{Refusal(code).name}", own, held)
         rest -= held
     book.add(f"{name}.none", own, rest)
@@ -184,7 +184,7 @@ def _decoded(book: _Book, lane: Lane, own: Stretches) -> None:
     if not len(own):
         return
     begin, end = Moments(lane, own.begin_ns), Moments(lane, own.end_ns)
-    added = lane.passed(lane.interference, end) - lane.passed(lane.interference, begin)
+    added = lane.added(begin, end)
     book.add("interference", own, added)
     book.add("decode", own, own.length_ns - added)
 

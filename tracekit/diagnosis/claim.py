@@ -76,8 +76,8 @@ class Remaining:
     """Excess that nobody has claimed yet, per kind and outcome row, ns."""
 
     def __init__(self, view: View) -> None:
-        self.first = {name: each.copy() for name, each in view.first.items()}
-        self.later = {name: each.copy() for name, each in view.later.items()}
+        self.first = dict(view.first)
+        self.later = dict(view.later)
 
     def take(self, claim: Claim) -> tuple[Floats, Floats]:
         """What the claim gets of it before and after the first token, per outcome row."""
@@ -91,7 +91,7 @@ def _taken(pot: dict[str, Floats], weights: Weights) -> Floats:
     total = np.zeros(len(next(iter(pot.values()))))
     for family, weight in weights.items():
         taken = pot[family] * np.clip(weight, 0.0, 1.0)
-        pot[family] -= taken
+        pot[family] = pot[family] - taken
         total += taken
     return total
 

@@ -108,10 +108,11 @@ class Parts:
         return self._by_kind(self.split.later)
 
     def _by_kind(self, matrix: Ints) -> dict[str, Ints]:
-        found = {name: np.zeros(len(matrix), np.int64) for name in KINDS}
+        found: dict[str, Ints] = {}
         for k, part in enumerate(self.split.parts):
-            found[_kind(part)] += matrix[:, k]
-        return found
+            found[_kind(part)] = matrix[:, k] + found.get(_kind(part), 0)
+        nobody = np.broadcast_to(np.int64(0), len(matrix))  # most kinds occur in few runs: they share one 0
+        return {name: found.get(name, nobody) for name in KINDS}
 
     def refused(self, name: str) -> Bools:
         """Iterations whose queue's head was refused for a family's reasons."""

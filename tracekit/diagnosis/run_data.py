@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from replay_engine.tables import TABLES, with_replica
+from tracekit.columns import Columns, as_rows
 from tracekit.diagnosis.engines import engine_settings
 from tracekit.metrics import Labels, MatrixInputs, SloTable, evaluate_slo
 from tracekit.metrics.attainment import SloResult, asked_parts, request_limits
@@ -51,8 +52,9 @@ _ORDER = {
 @dataclass(kw_only=True)
 class RunData:
     """One replay. ``setup.source`` has the requests, by index; ``tables`` the rows (dtypes ``LAYOUTS``; ns on the engine clock,
-    tokens, blocks), sorted: iterations and prefill entries by replica and iteration, spans by request and time, outcomes by
-    request. ``run``: its number where it is stored. A run that kept fewer events has empty tables (``has_iterations``).
+    tokens, blocks), sorted: iterations (``Columns``) and prefill entries by replica and iteration, spans by request and time,
+    outcomes by request. ``run``: its number where it is stored. A run that kept fewer events has empty tables
+    (``has_iterations``).
     """
 
     setup: Setup
@@ -156,8 +158,11 @@ class RunData:
 
 
 def tidy(table: str, rows: Rows) -> Rows:
-    """``rows`` in the dtype and the order that ``RunData`` keeps; columns beyond them are dropped."""
+    """``rows`` in the dtype and the order that ``RunData`` keeps; columns beyond them are dropped. Iterations, of which there are
+    many, come by column."""
     layout = LAYOUTS[table]
+    if table == "iterations":
+        return as_rows(_tidy_columns(table, rows if isinstance(rows, Columns) else Columns.of(rows)))
     if rows.dtype == TABLES[table] != layout:  # one engine's: the same bytes behind a replica of 0
         packed = np.zeros((len(rows), layout.itemsize), np.uint8)
         plain = np.ascontiguousarray(rows).view(np.uint8)
@@ -171,6 +176,22 @@ def tidy(table: str, rows: Rows) -> Rows:
         rows = wanted
     keys = [np.ascontiguousarray(rows[column]) for column in _ORDER[table]]
     return rows if _in_order(keys) else rows[np.lexsort(keys)]
+
+
+def _tidy_columns(table: str, found: Columns) -> Columns:
+    """The same for a table by column. A replica that is not there is 0, whatever else is not there too."""
+    layout, names = LAYOUTS[table], found.dtype.names or ()
+
+    def plain(name: str) -> npt.NDArray[Any]:
+        if name not in names:
+            return np.broadcast_to(np.zeros(1, layout[name]), len(found))
+        return found[name].astype(layout[name], copy=False)
+
+    keys = [plain(column) for column in _ORDER[table]]
+    if _in_order(keys):
+        return Columns(layout, len(found), lambda name: {name: plain(name)})
+    order = np.lexsort(keys)
+    return Columns(layout, len(found), lambda name: {name: plain(name)[order]})
 
 
 def _in_order(keys: Sequence[npt.NDArray[Any]]) -> bool:

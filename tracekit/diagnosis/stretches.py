@@ -41,6 +41,7 @@ class Stretches:
 
     def take(self, which: Ints | Flags) -> Stretches:
         """Those of ``which``."""
+        which = np.flatnonzero(which) if which.dtype == np.bool_ else which
         return Stretches(*(getattr(self, name)[which] for name in self.__dataclass_fields__))
 
     @property

@@ -36,6 +36,7 @@ SHARE, SHARE_OVER = 0.01, 0.05
 MOST = 3
 ALL = 0.9
 _ROUNDING_NS = 2.0
+_BLOCK = 1 << 14
 _SILENT = {"not_explained": "in no phase at all", "ingress": "on their way to the engine", "egress": "on their way back"}
 _WAITING = ("queue", "prefill_wait", "decode_queue", "under_way")
 _OPEN = ("under_way", "unrefused", "prefill", "first_step", "batch_hold", "decode", "interference", *_SILENT)
@@ -102,6 +103,8 @@ class _Look:
         """Stretches of an engine's iterations that were longer than the profile says."""
         for replica, lane in self.view.parts.blame.lanes.items():
             rest = beyond_profile(lane.rows, lane.form)
+            if not _any_slow(rest, lane.duration):
+                continue
             for span in stretches(rest, np.maximum(lane.duration - rest, 0.0), LEAST_SLOW):
                 inside = np.zeros(len(rest))
                 inside[span.low : span.high] = rest[span.low : span.high]
@@ -182,10 +185,26 @@ class _Look:
 def beyond_profile(rows: npt.NDArray[np.void], form: CostForm) -> Floats:
     """Per iteration: what it took beyond what the profile says of what it computed, with the host's time that was recorded; ns,
     0 within what rounding leaves. Host and device overlap or follow each other as they did in the record."""
-    device, host, took = (rows[name].astype(np.float64) for name in ("device_ns", "host_ns", "duration_ns"))
-    exposed = np.minimum(np.where(took >= device + host, host, np.maximum(host - device, 0.0)), took)
-    found: Floats = took - form.device_ns(rows) - exposed
-    return np.where(np.abs(found) <= _ROUNDING_NS, 0.0, found)
+    found = np.empty(len(rows))
+    for part in _blocks(len(rows)):
+        some = rows[part]
+        device, host, took = (some[name].astype(np.float64) for name in ("device_ns", "host_ns", "duration_ns"))
+        exposed = np.minimum(np.where(took >= device + host, host, np.maximum(host - device, 0.0)), took)
+        beyond = took - form.device_ns(some) - exposed
+        found[part] = np.where(np.abs(beyond) <= _ROUNDING_NS, 0.0, beyond)
+    return found
+
+
+def _any_slow(rest: Floats, took: Ints) -> bool:
+    """Whether any iteration took so much longer than its profile (by ``rest``) that a stretch of them may stand out."""
+    return any(
+        bool((rest[part] > LEAST_SLOW * np.maximum(took[part] - rest[part], 0.0)).any()) for part in _blocks(len(rest))
+    )  # fmt: skip
+
+
+def _blocks(length: int) -> Iterator[slice]:
+    """Pieces whose intermediate arrays stay in the cache."""
+    return (slice(low, low + _BLOCK) for low in range(0, length, _BLOCK))
 
 
 def _lived_through(view: View, replica: int, amount: Floats) -> Floats:

@@ -175,9 +175,11 @@ class View:
 
 def _shared(spent: Mapping[str, Ints], excess: Floats, rest: str) -> dict[str, Floats]:
     """``excess`` per kind; what is more than all waits together is ``rest``, a kind of own work."""
-    waits = {name: spent[name] for name in KINDS if name not in OWN}
-    total = np.sum(list(waits.values()), axis=0).astype(np.float64)
+    nobody: Floats = np.broadcast_to(np.float64(0), len(excess))
+    kinds = [name for name in KINDS if name not in OWN]
+    waits = {name: spent[name] for name in kinds if spent[name].any()}
+    total = sum(waits.values(), np.zeros(len(excess), np.int64)).astype(np.float64)
     total = np.where(total > 0, total, 1.0)
     spread = np.minimum(excess, total)
-    found = {name: each / total * spread for name, each in waits.items()}
-    return found | {name: np.zeros(len(excess)) for name in OWN} | {rest: excess - spread}
+    found = {name: each / total * spread for name, each in waits.items()} | {rest: excess - spread}
+    return {name: found.get(name, nobody) for name in (*kinds, *OWN)}

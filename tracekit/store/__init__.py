@@ -17,7 +17,7 @@ from tracekit.store.runs import (
     sql,
 )
 from tracekit.store.schema import SCHEMA_VERSION, STORAGE_VERSION, code_names
-from tracekit.store.spool import EVENT_LEVELS, SpoolSink, SpoolTail, read_spool
+from tracekit.store.spool import EVENT_LEVELS, SpoolSink, SpoolTail, read_spool, spool_columns
 
 __all__ = [
     "DEFAULT_DATABASE",
@@ -47,6 +47,7 @@ __all__ = [
     "remove_runs",
     "resolve_run",
     "run_rows",
+    "spool_columns",
     "spools_there",
     "sql",
 ]

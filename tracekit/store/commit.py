@@ -16,7 +16,7 @@ from tracekit.errors import InputError
 from tracekit.store.database import Store, one_line
 from tracekit.store.files import write_json
 from tracekit.store.schema import PER_REQUEST, RUN_COLUMNS, event_columns
-from tracekit.store.spool import STATE, SpoolSink, read_header, remove_spool, row_layout, spool_rows
+from tracekit.store.spool import STATE, SpoolSink, cut_columns, read_header, remove_spool, row_layout, spool_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,8 +26,6 @@ __all__ = ["commit_run"]
 
 PIECE = 2 * 122_880
 """Rows inserted at a time: two of DuckDB's row groups, 28 MB of iterations."""
-BLOCK = 4096
-"""Rows turned into columns at a time: half a megabyte, so that the rows stay in the cache while each column is cut out."""
 MEMORY = "400MB"
 """What DuckDB may keep of the blocks it wrote: enough for any piece, and a long run does not fill the memory."""
 PER_REQUEST_FILE = "{table}.requests.arrow"
@@ -144,10 +142,7 @@ def _copy_table(con: DuckDBPyConnection, folder: Path, header: Mapping[str, Any]
     with (folder / f"{table}.rows").open("rb", buffering=0) as file:
         for start in range(0, rows, PIECE):
             count = min(PIECE, rows - start)
-            for low in range(0, count, BLOCK):
-                block = np.fromfile(file, layout, min(BLOCK, count - low))
-                for name, column in pieces.items():
-                    column[low : low + len(block)] = block[name]
+            cut_columns(file, layout, pieces, count)
             piece = _arrow_piece(table, {name: column[:count] for name, column in pieces.items()}, lookup)
             con.register("spool_piece", piece)
             con.execute(statement, values)

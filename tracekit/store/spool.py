@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from replay_engine.tables import TABLES
+from tracekit.columns import Columns
 from tracekit.errors import InputError, TracekitError, UsageError
 from tracekit.store.files import read_json, write_json
 from tracekit.store.processes import process_mark
@@ -33,12 +34,15 @@ __all__ = [
     "read_header",
     "read_spool",
     "remove_spool",
+    "spool_columns",
     "spool_rows",
 ]
 
 HEADER = "header.json"
 STATE = "state.json"
 FORMAT = 1
+BLOCK = 4096
+"""Rows turned into columns at a time: half a megabyte."""
 
 EVENT_LEVELS: dict[str, tuple[str, ...]] = {"none": (), "outcomes": ("outcomes",), "full": tuple(TABLES)}
 """Which tables each value of ``--events`` records."""
@@ -143,6 +147,44 @@ def read_spool(folder: Path, table: str) -> npt.NDArray[np.void]:
         layout = row_layout(header, table) if table in header["tables"] else TABLES[table]
         return np.empty(0, dtype=layout)
     return np.memmap(folder / f"{table}.rows", dtype=row_layout(header, table), mode="r", shape=(rows,))
+
+
+def spool_columns(folder: Path, table: str, together: Sequence[Sequence[str]] = ()) -> Columns:
+    """The rows of a table that are in the spool now, by column. Each column is read when it is first asked for; the names of one
+    group of ``together`` are read in one pass over the file."""
+    header = read_header(folder)
+    rows = spool_rows(folder, table, header)
+    layout = row_layout(header, table) if table in header["tables"] else TABLES[table]
+
+    def cut(name: str) -> Mapping[str, npt.NDArray[Any]]:
+        group = next((group for group in together if name in group), (name,))
+        found = {each: np.empty(rows, layout[each]) for each in group if each in (layout.names or ())}
+        if rows:
+            with (folder / f"{table}.rows").open("rb", buffering=0) as file:
+                cut_columns(file, layout, found, rows)
+        return found
+
+    return Columns(layout, rows, cut)
+
+
+def cut_columns(file: FileIO, layout: np.dtype[np.void], columns: Mapping[str, npt.NDArray[Any]], rows: int) -> None:
+    """Fill ``columns`` with the next ``rows`` rows of a file, a block at a time, so that the rows stay in the cache while each
+    column is cut out."""
+    block = np.empty(min(BLOCK, rows), layout)
+    for low in range(0, rows, BLOCK):
+        count = min(BLOCK, rows - low)
+        _fill(file, block[:count].view(np.uint8).data)
+        for name, column in columns.items():
+            column[low : low + count] = block[name][:count]
+
+
+def _fill(file: FileIO, into: memoryview) -> None:
+    got = 0
+    while got < len(into):
+        more = file.readinto(into[got:])
+        if not more:
+            raise InputError("the spool ends too early", file=str(file.name))
+        got += more
 
 
 class SpoolTail:
