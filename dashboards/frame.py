@@ -25,6 +25,7 @@ KEYS = (
     ("Enter", "show what is marked"),
     ("← / →", "move the window along the time axis"),
     ("+ / -", "zoom in, zoom out"),
+    ("[ / ]", "on the Timeline: where the selected requests waited most before this window, after it"),
     ("Esc", "take back the last part of the selection"),
     ("s", "copy the address of this view"),
     ("?", "this help"),

@@ -67,6 +67,8 @@
     k: () => step(-1),
     Enter: () => { const marked = document.activeElement; const way = marked && marked.classList.contains("step") && marked.querySelector("a"); if (way) { way.click(); } return Boolean(way); },
     s: () => press("#share"),
+    "[": () => press("#blame-previous"),
+    "]": () => press("#blame-next"),
     "?": () => press("#help-open"),
     "/": () => { const box = document.querySelector("[data-filter], .filter input"); if (box) { box.focus(); } return Boolean(box); },
     ArrowLeft: () => travel(-0.5, 1),

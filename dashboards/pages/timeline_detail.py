@@ -9,7 +9,7 @@ import numpy as np
 from dash import Dash, Input, Output, dcc, html
 
 from dashboards.address import Address, parse_address, window_ns
-from dashboards.blame import Waits, carriers
+from dashboards.blame import Waits, beside, carriers, stretches
 from dashboards.markup import data_table, figure_with_table
 from dashboards.members import MOST, Member, members_of
 from dashboards.overlay import overlay_of
@@ -54,7 +54,7 @@ def render_detail(book: RunBook, search: str | None, theme: str) -> list[Any]:
     its = data.iterations
     span = int(its["start_ns"].min()), int((its["start_ns"] + its["duration_ns"]).max())
     window = window_ns(address, span)
-    return [*_blame(waits, window, THEMES[theme]), *_members(data, address, window)]
+    return [*_blame(waits, window, THEMES[theme]), *_ways(waits, address, window, span), *_members(data, address, window)]
 
 
 def _blame(waits: Waits | None, window: tuple[int, int], theme: Theme) -> Iterator[Any]:
@@ -81,6 +81,19 @@ def _blame(waits: Waits | None, window: tuple[int, int], theme: Theme) -> Iterat
         [f"{edges[at] / 1e9:,.3f}", seconds(found.waited_ns[at] / 1e9)] for at in np.argsort(-found.waited_ns, kind="stable")[:50]
     ]
     yield figure_with_table("timeline-blame", figure, said, ("From, s", "Waited"), rows)
+
+
+def _ways(waits: Waits | None, address: Address, window: tuple[int, int], span: tuple[int, int]) -> Iterator[Any]:
+    """Links to where else they waited most (``[`` and ``]``)."""
+    found = [] if waits is None else stretches(waits, span, BUCKETS)
+    links = []
+    for name, text, to in zip(("previous", "next"), ("◀ Previous wait", "Next wait ▶"), beside(found, window), strict=True):
+        if to is not None:
+            shown = address.search(t=(to[0] / 1e9, to[1] / 1e9), last_s=None)
+            links.append(dcc.Link(text, href="/timeline" + shown, id=f"blame-{name}", className="button"))
+    if links:
+        many = f"Of the whole run, {count(len(found))} stretches carry 80 % of it."
+        yield html.Div([*links, html.Span(many, className="quiet")], className="ways")
 
 
 def _members(data: RunData, address: Address, window: tuple[int, int]) -> Iterator[Any]:

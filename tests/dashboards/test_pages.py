@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,8 @@ from dash.development.base_component import Component
 
 from dashboards.address import Address, parse_address
 from dashboards.app import create_app
-from dashboards.beside import beside
-from dashboards.blame import WAITS, carriers, waits_of
+from dashboards.beside import beside as run_beside
+from dashboards.blame import WAITS, beside, carriers, stretches, waits_of
 from dashboards.frame import render_frame
 from dashboards.heading import heading_of, selection_chips
 from dashboards.members import members_of
@@ -176,7 +177,7 @@ def test_memory(book: RunBook) -> None:
 
 
 def test_two_runs_beside_each_other(book: RunBook) -> None:
-    found = beside(book, "1", "2", "ttft")
+    found = run_beside(book, "1", "2", "ttft")
     assert {each["knob"] for each in found.document["knobs"]} == {"max_num_seqs"}
     pairs = rows(
         book,
@@ -284,6 +285,39 @@ def test_the_verdict_that_a_replay_ended_with_is_not_found_again_and_another_is_
         assert kept_verdict(book.store, 1, begun) is None
         assert read_verdict(RunBook(book.store.path), "1").document == kept
     file.write_text(text, encoding="utf-8")
+
+
+def test_one_steps_through_where_the_selected_waited_most(book: RunBook) -> None:
+    data, view = book.data("1"), Address(run="1", cls="interactive")
+    end = int((data.iterations["start_ns"] + data.iterations["duration_ns"]).max())
+    waits = waits_of(data, view)
+    found = stretches(waits, (0, end))
+    assert len(found) > 1
+    assert all(a[1] < b[0] for a, b in pairwise(found))
+    cuts = np.array(sorted({0, end, *(edge for each in found for edge in each)}))
+    waited = dict(zip(cuts[:-1].tolist(), waits.within(cuts).waited_ns.tolist(), strict=True))
+    carried = sum(waited[begin] for begin, _ in found)
+    assert carried >= 0.8 * sum(waited.values())
+    assert beside(found, (0, end)) == (found[-1], found[0])
+    seen, search = [], view.search()
+    for _ in found:  # every stretch once, by what the page's own links say
+        (link,) = [each for each in links_of(render_detail(book, search, "light")) if getattr(each, "id", None) == "blame-next"]
+        search = link.href.removeprefix("/timeline")
+        seen.append(tuple(round(edge * 1e9) for edge in parse_address(search).t or ()))
+    assert np.abs(np.array(seen) - np.array(found)).max() <= 1000
+    last = [getattr(each, "id", None) for each in links_of(render_detail(book, search, "light"))]
+    assert "blame-previous" in last
+    assert "blame-next" not in last
+
+
+def links_of(parts: object) -> list[Component]:
+    """Every link in what a page shows, in order."""
+    if isinstance(parts, list | tuple):
+        return [link for part in parts for link in links_of(part)]
+    if not isinstance(parts, Component):
+        return []
+    inner = links_of(getattr(parts, "children", None))
+    return [parts, *inner] if type(parts).__name__ == "Link" else inner
 
 
 def test_blame_sums_to_what_the_selected_requests_waited(book: RunBook) -> None:
