@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from dashboards.queries import RunBook
 from dashboards.uploads import find
 from tracekit.errors import LockedError, UsageError, shown
-from tracekit.orders import ReplayOrder, replay_words
+from tracekit.orders import ReplayOrder, profiles_known, replay_words
 
-__all__ = ["KNOBS", "LoadedTrace", "loaded_traces", "order_of", "uploads_folder", "words_of"]
+__all__ = ["KNOBS", "LoadedTrace", "loaded_traces", "order_of", "profiles_options", "uploads_folder", "words_of"]
 
 KNOBS = ("max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold", "num_gpu_blocks")
 """Settings that have a field of their own."""
@@ -26,6 +26,11 @@ class LoadedTrace(NamedTuple):
 def uploads_folder(book: RunBook) -> Path:
     """Where files that browsers sent lie."""
     return book.store.folder / "uploads"
+
+
+def profiles_options() -> list[dict[str, str]]:
+    """The shipped profiles, as a dropdown takes them."""
+    return [{"value": name, "label": name, "title": line} for name, line in profiles_known()]
 
 
 def loaded_traces(book: RunBook) -> list[LoadedTrace]:

@@ -201,4 +201,6 @@ def _look(status: JobStatus, spools: dict[int, str], searched: dict[str, str]) -
         return f"/timeline?run={status.id}", "live" if status.state == "running" else "what ran"
     if status.kind == "tune" and (key := searched.get(status.id)) is not None:
         return f"/tuner?study={key[:8]}", "its search"
+    if status.kind == "capacity":
+        return f"/what-if?cap={status.id}", "its answer" if status.state == "finished" else "how far it is"
     return None, ""

@@ -18,10 +18,11 @@ from replay_engine.types import BatchPlan, EventSink, IterationResult
 
 __all__ = ["EventMode", "Recorder"]
 
-EventMode = Literal["none", "outcomes", "full"]
+EventMode = Literal["none", "outcomes", "iterations", "full"]
 _STORED = {
     "none": frozenset[str](),
     "outcomes": frozenset({"outcomes"}),
+    "iterations": frozenset({"iterations", "outcomes"}),
     "full": frozenset({"iterations", "prefill_entries", "spans", "outcomes", "preemptions", "decisions", "routing"}),
 }
 

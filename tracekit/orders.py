@@ -22,7 +22,8 @@ from tracekit.slices import check_slice
 from tracekit.store import Store, load_run
 
 __all__ = [
-    "DEFAULT_PROFILE", "ENGINES", "ConfigError", "ReplayOrder", "again_words", "profiles_known", "replay_words", "tune_words",
+    "DEFAULT_PROFILE", "ENGINES", "LONGEST", "ConfigError", "ReplayOrder", "again_words", "profiles_known", "replay_words",
+    "run_words", "tune_words",
 ]  # fmt: skip
 
 LONGEST = 20_000
@@ -80,23 +81,22 @@ def again_words(run: int, sets: Sequence[str], *, db: Path, name: str = "") -> l
 def tune_words(store: Store, run: int, *, trials: int, workers: int = 1) -> list[str]:
     """A search for better settings than a recorded run's: its trace, slice, profile, SLO and policy as what is in force today.
     ``UsageError`` where the run has no SLO or kept no setup. A profile that does not ship is written beside the database."""
+    trace, words = run_words(store, run)
+    if load_run(store, run)["slo"] is None:
+        raise UsageError(f"run {run} has no SLO to tune for; replay it with one, as --slo ttft=500ms,tpot=50ms")
+    return ["tune", *words, f"--trials={trials}", f"--workers={workers}", f"--db={store.path.absolute()}", "--", trace]
+
+
+def run_words(store: Store, run: int) -> tuple[str, list[str]]:
+    """A recorded run's trace, and its SLO (if it has one), policy, profile and slice as options of ``tune`` and ``capacity``.
+    ``UsageError`` where it kept no setup. A profile that does not ship is written beside the database."""
     row = load_run(store, run)
     if row["setup"] is None or row["policy"] is None:
         raise UsageError(f"run {run} was recorded by an older version, without what it takes to tune from it; replay again")
-    if row["slo"] is None:
-        raise UsageError(f"run {run} has no SLO to tune for; replay it with one, as --slo ttft=500ms,tpot=50ms")
     policy = Policy.from_dict(row["policy"])
-    words = [*_slo_words(row["slo"]), f"--policy={policy.to_toml()}", f"--profile={_profile(store, row)}"]
-    words += _slice_words(row["slice"] or {})
-    return [
-        "tune",
-        *words,
-        f"--trials={trials}",
-        f"--workers={workers}",
-        f"--db={store.path.absolute()}",
-        "--",
-        row["trace_name"],
-    ]
+    words = [*(_slo_words(row["slo"]) if row["slo"] is not None else []), f"--policy={policy.to_toml()}",
+             f"--profile={_profile(store, row)}", *_slice_words(row["slice"] or {})]  # fmt: skip
+    return str(row["trace_name"]), words
 
 
 def _check_policy(order: ReplayOrder) -> None:

@@ -75,7 +75,8 @@ def simulate_into(
     if rules.order.larger_first:
         rules = smaller_first(setup.source, rules)
     options: dict[str, Any] = {
-        "mode": "full" if setup.events == "full" else "outcomes", "stall_threshold_ns": stall_threshold_ns, "on_chunk": on_chunk,
+        "mode": setup.events if setup.events in ("full", "iterations") else "outcomes",
+        "stall_threshold_ns": stall_threshold_ns, "on_chunk": on_chunk,
         "rules": rules, "facts": setup.facts, "kv_block_bytes": block_bytes(setup),
     }  # fmt: skip
     if rules.pd.prefill:

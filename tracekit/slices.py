@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_slice", "lead_in_ns", "parse_thin", "parse_window", "slice_lines", "slice_of"]
 
+MISSING = "unknown"
 LEAD_IN_NS = 60_000_000_000
 _EXPECTED = "expected FROM:TO, as 10m:20m from the trace's start, or two absolute times; an empty side is the trace's own end"
 
@@ -44,6 +45,7 @@ def slice_of(given: Mapping[str, Any], span_ns: int, t0_ns: int | None) -> Slice
         seed=given.get("seed", 0),
         isl_scale=given.get("isl_scale", 1.0),
         osl_scale=given.get("osl_scale", 1.0),
+        burst_scale=given.get("burst_scale", 1.0),
     )
 
 
@@ -76,6 +78,7 @@ def slice_lines(source: TraceSource) -> Iterator[str]:
         yield f"thin: {part.thin[0]} of {part.thin[1]} {whole[source.by or 'request']}; each stands for {source.weight:.4g}"
     if part.spread_ticks:
         yield f"spread: arrivals are spread inside ticks of {source.tick_ns / 1e9:g} s by seed {part.seed}"
+    yield from _burst_lines(source)
     yield from _length_lines(source)
     yield from _session_lines(source)
     if source.left_out:
@@ -86,6 +89,15 @@ def _sessions(text: str | None) -> str | None:
     if text is not None:
         parse_sessions(text)
     return text
+
+
+def _burst_lines(source: TraceSource) -> Iterator[str]:
+    """What became of the arrivals' evenness."""
+    if source.part.burst_scale != 1.0:
+        before, after = (MISSING if each is None else f"{each:.2f}" for each in source.gap_cv)
+        yield (f"bursts: gaps between arrivals to the power {source.part.burst_scale:g}, the same requests in the same order over"
+               f" the same time; the gaps' coefficient of variation goes from {before} to {after}"
+               " (0 even, 1 as by chance)")  # fmt: skip
 
 
 def _length_lines(source: TraceSource) -> Iterator[str]:

@@ -28,6 +28,7 @@ from tracekit.metrics import SloTable, evaluate_slo
 from tracekit.record import MemoryRecord
 from tracekit.replay import Setup
 from tracekit.simulate import simulate_into
+from tuner.ranges import RangeMeter
 from tuner.space import configuration_key
 from tuner.windows import StudyWindow, WindowSources
 
@@ -36,7 +37,9 @@ __all__ = [
 ]  # fmt: skip
 
 Result = dict[str, Any]
-"""met, n (requests), met_tokens, window_s, missed (by part of the SLO), state, iterations, cpu_s; figures: latencies in ns."""
+"""met, n (requests), met_tokens (output), met_input_tokens, met_cached_tokens (of the input), window_s, missed (by part of the
+SLO), state, iterations, busy (share of the engines' time, ``None``: none ran), ranges (``RangeMeter.result``), cpu_s; figures:
+latencies in ns."""
 CELLS = "cells.jsonl"
 FIGURES = {"ttft": "ttft_ns", "tpot": "tpot_ns", "longest_gap": "max_gap_ns", "e2e": "e2e_ns"}
 
@@ -149,9 +152,9 @@ def replay_cell(cell: Cell, sources: WindowSources, *, torch: TorchEngine | None
     """Replay one cell in memory, simulated or on a real engine. Errors: ``UsageError`` where the SLO asks for what a replay of
     outcomes does not know."""
     began = time.process_time()
-    record, state = replay_record(cell, sources, torch=torch)
+    record, state, meter = _metered(cell, sources, torch)
     window_ns = sources.get(cell.window, cell.rate).window_ns
-    return {**_figures(record, state, window_ns), "cpu_s": round(time.process_time() - began, 4)}
+    return {**_figures(record, state, window_ns), "ranges": meter.result(), "cpu_s": round(time.process_time() - began, 4)}
 
 
 def setup_of(cell: Cell, sources: WindowSources, *, events: str | None = None, torch: TorchEngine | None = None) -> Setup:
@@ -167,18 +170,22 @@ def setup_of(cell: Cell, sources: WindowSources, *, events: str | None = None, t
 
 def replay_record(cell: Cell, sources: WindowSources, *, torch: TorchEngine | None = None) -> tuple[MemoryRecord, str]:
     """Replay one cell in memory: its rows and sums, and how it ended. ``KeyboardInterrupt`` where it was interrupted."""
+    return _metered(cell, sources, torch)[:2]
+
+
+def _metered(cell: Cell, sources: WindowSources, torch: TorchEngine | None) -> tuple[MemoryRecord, str, RangeMeter]:
     setup = setup_of(cell, sources, torch=torch)
     record = MemoryRecord(setup)
+    meter = RangeMeter(cell.profile, record.sink, keep=setup.events == "full")
     with _frozen():
-        state, record.totals, record.by_replica = simulate_into(setup, record.sink,
-                                                                stall_threshold_ns=record.stall_threshold_ns)  # fmt: skip
+        state, record.totals, record.by_replica = simulate_into(setup, meter, stall_threshold_ns=record.stall_threshold_ns)
     if state == "interrupted":
         raise KeyboardInterrupt
-    return record, state
+    return record, state, meter
 
 
 def _events(slo: SloTable | None) -> str:
-    return "full" if slo is not None and "itl" in slo.given() else "outcomes"
+    return "full" if slo is not None and "itl" in slo.given() else "iterations"
 
 
 class _frozen:  # noqa: N801 - a context manager
@@ -191,6 +198,16 @@ class _frozen:  # noqa: N801 - a context manager
     def __exit__(self, *_: object) -> None:
         if self._enabled:
             gc.enable()
+
+
+def _busy(record: MemoryRecord) -> float | None:
+    """Share of the time from the first iteration to the last of all engines in which an engine ran one."""
+    engines = record.by_replica or [record.totals]
+    ran = [engine for engine in engines if engine.iterations]
+    if not ran:
+        return None
+    span = max(engine.last_end_ns for engine in ran) - min(engine.first_start_ns for engine in ran)
+    return sum(engine.busy_ns for engine in ran) / (span * len(engines)) if span else None
 
 
 def _figures(record: MemoryRecord, state: str, window_ns: int) -> Result:
@@ -208,6 +225,8 @@ def _figures(record: MemoryRecord, state: str, window_ns: int) -> Result:
             figures[f"{name}_p{point}"] = float(np.percentile(values, point)) if len(values) else None
     return {
         "met": int(slo.met.sum()), "n": int(inputs.counted.sum()), "met_tokens": int(rows["output_tokens"][slo.met].sum()),
+        "met_input_tokens": int(rows["prompt_tokens"][slo.met].sum()),
+        "met_cached_tokens": int(np.maximum(rows["cached_tokens"][slo.met], 0).sum()), "busy": _busy(record),
         "window_s": window_ns / 1e9, "missed": slo.missed_by, "state": state.partition(":")[0],
         "iterations": record.totals.iterations, "figures": figures,
     }  # fmt: skip

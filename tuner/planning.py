@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from replay_engine.policy import Policy
@@ -25,7 +26,7 @@ from tuner.windows import split_windows, windows_of
 
 __all__ = ["base_of", "cards_of", "make_plan", "planned_trace"]
 
-SCALES = ("isl_scale", "osl_scale")
+SCALES = ("isl_scale", "osl_scale", "burst_scale")
 PART = ("limit", "where", "thin", "by", "spread_ticks", "sessions", "seed")
 Say = Callable[[str], None]
 
@@ -78,9 +79,10 @@ def planned_trace(store: Store, given: Mapping[str, Any], name: str, policy: Pol
     with store.read() as con:
         digest = str(con.execute("SELECT digest FROM traces WHERE trace = ?", [trace]).fetchall()[0][0])
         lead = lead_in_ns(con, trace, profile)
-        source = TraceSource.from_database(con, trace, part)
+        source = TraceSource.from_database(con, trace, replace(part, burst_scale=1.0))  # windows lie where they were recorded
+        told = source if part.burst_scale == 1.0 else TraceSource.from_database(con, trace, part)
     door_facts(policy, profile, slo, source)
-    for line in [*slice_lines(source), *door_notes(policy, source)]:
+    for line in [*slice_lines(told), *door_notes(policy, source)]:
         tell(f"{shown(name)}: {line}")
     length = parse_duration_ns(given["length"], where="--length") if given["length"] else None
     stretch = parse_window(given["window"], span_ns, t0_ns) if given["window"] else None

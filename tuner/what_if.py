@@ -1,13 +1,17 @@
 """What a capacity question may change besides the policy's knobs: the hardware, how many cards share the model, the precision of
-KV, how many replicas are left. All of it is arithmetic on the profile, marked as an estimate; nothing of it was measured.
+KV and the memory for it, how many replicas are left, the traffic itself, the SLO and the price. What it makes of a profile is
+arithmetic, marked as an estimate; nothing of it was measured.
 
 ``tensor_parallel`` and ``hardware`` go by the roofline (``replay_engine.calibration.roofline``): with the same card, the ratio of
 both rooflines scales the profile's own costs; another card has the roofline's costs. ``kv_cache_dtype=fp8`` halves KV of 16 bits,
-and with it what a decode reads. ``lose=N``: the fleet without N of its replicas.
+and with it what a decode reads. ``lose=N``: the fleet without N of its replicas. ``kv_scale=X``: X times the KV blocks that it
+would have; ``kv_memory=NGiB``: as many as fit into so much. ``rate_scale``, ``isl_scale``, ``osl_scale``, ``burst_scale`` are the
+options of ``capacity`` and come on top of them; ``slo=ttft=1s,tpot=50ms`` holds for everybody; ``price_per_hour=X`` of a card.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field, replace
 
 from replay_engine.calibration.accelerators import Accelerator, find_accelerator
@@ -17,20 +21,29 @@ from replay_engine.config import ConfigError
 from replay_engine.policy import Policy, apply_set
 from replay_engine.profile import Latency, ModelFacts, Profile, load_profile
 from tracekit.errors import UsageError, shown
+from tracekit.metrics import SloTable, parse_slo
 from tuner.plan import TunePlan
 
 __all__ = ["WhatIf", "resolve_what_if", "with_fp8_kv", "with_hardware", "with_tensor_parallel"]
 
-OURS = ("profile", "hardware", "tensor_parallel", "kv_cache_dtype", "lose")
+TRAFFIC = ("rate_scale", "isl_scale", "osl_scale", "burst_scale")
+OURS = ("profile", "hardware", "tensor_parallel", "kv_cache_dtype", "lose", "kv_scale", "kv_memory", "slo", "price_per_hour",
+        *TRAFFIC)  # fmt: skip
+GIB = 1 << 30
 
 
 @dataclass(slots=True, kw_only=True)
 class WhatIf:
-    """The policy and the profile in question; ``notes``: what a person must know of them."""
+    """The policy and the profile in question; ``notes``: what a person must know of them; ``guessed``: how the profile was made
+    up, where it is arithmetic. ``traffic``: factors by option; ``slo``, ``price``: ``None`` for those of the question."""
 
     policy: Policy
     profile: Profile
     notes: list[str] = field(default_factory=list)
+    guessed: str | None = None
+    traffic: dict[str, float] = field(default_factory=dict)
+    slo: SloTable | None = None
+    price: float | None = None
 
 
 def resolve_what_if(plan: TunePlan, text: str) -> WhatIf:
@@ -41,11 +54,16 @@ def resolve_what_if(plan: TunePlan, text: str) -> WhatIf:
     try:
         found = WhatIf(policy=plan.policy, profile=_profile(plan.profile, own))
         found.policy = apply_set(plan.policy, [*sets, *_survivors(plan.policy, sets, own)], found.profile)
+        found.policy = _with_kv(found.policy, found.profile, own)
+        found.traffic = {name: _number(name, own[name]) for name in TRAFFIC if name in own}
+        found.price = _number("price_per_hour", own["price_per_hour"]) if "price_per_hour" in own else None
+        found.slo = SloTable.from_policy(found.policy.slo, parse_slo(own["slo"])) if "slo" in own else None
     except ConfigError as error:
         raise UsageError(f"--what-if '{shown(text)}': {error}") from None
     changed = [name for name in ("hardware", "tensor_parallel", "kv_cache_dtype") if name in own]
     if changed:
-        found.notes.append(f"ESTIMATE: {', '.join(changed)} by arithmetic on {plan.profile.name}, nothing of it was measured")
+        found.guessed = f"{', '.join(changed)} by arithmetic on {plan.profile.name}, nothing of it was measured"
+        found.notes.append(f"ESTIMATE: {found.guessed}")
     if (changed or "profile" in own) and not found.policy.estimated:
         found.notes.append("num_gpu_blocks is given and stays as it is: left out, it would follow from the memory")
     return found
@@ -75,6 +93,35 @@ def _survivors(policy: Policy, sets: list[str], own: dict[str, str]) -> list[str
     if policy.rules.pd.prefill or lost >= replicas:
         raise ConfigError(f"lose={lost}: {replicas} replica{'s' * (replicas > 1)} of one kind; expected fewer than there are")
     return [f"fleet.replicas={replicas - lost}"]
+
+
+def _with_kv(policy: Policy, profile: Profile, own: dict[str, str]) -> Policy:
+    """The policy with more or fewer KV blocks than it would have."""
+    if "kv_scale" not in own and "kv_memory" not in own:
+        return policy
+    if "kv_scale" in own and "kv_memory" in own:
+        raise ConfigError("kv_scale and kv_memory: two ways to say the same thing; expected one of them")
+    if policy.rules.pd.prefill:
+        raise ConfigError("kv_scale, kv_memory: separate pools have KV of their own; expected --set of their num_gpu_blocks")
+    scheduler = policy.scheduler
+    if "kv_scale" in own:
+        blocks = round(scheduler.num_gpu_blocks * _number("kv_scale", own["kv_scale"]))
+    else:
+        size = _number("kv_memory", own["kv_memory"].removesuffix("GiB")) * GIB
+        blocks = int(size / (_model(profile).facts.kv_bytes_per_token * scheduler.block_size))
+    return apply_set(policy, [f"num_gpu_blocks={max(blocks, 1)}"], profile)
+
+
+def _number(name: str, text: str) -> float:
+    """Above 0; bursts may also be scaled by 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    lowest = 0.0 if name == "burst_scale" else math.nextafter(0.0, 1.0)
+    if not (math.isfinite(value) and value >= lowest):
+        raise ConfigError(f"{name}={shown(text)}: expected a number {'from' if lowest == 0.0 else 'above'} 0")
+    return value
 
 
 def _whole(name: str, text: str) -> int:

@@ -92,11 +92,11 @@ class WindowSources:
 
     def __init__(self, store: Reads) -> None:
         self._store = store
-        self._held: dict[tuple[int, int, int, float], TraceSource] = {}
+        self._held: dict[tuple[int, int, int, float, str], TraceSource] = {}
 
     def get(self, window: StudyWindow, rate: float = 1.0) -> TraceSource:
         """A source of its own for one replay: a replay may turn the priorities of its source round."""
-        key = (window.trace, window.begin_ns, window.end_ns, rate)
+        key = (window.trace, window.begin_ns, window.end_ns, rate * window.rate_scale, repr(sorted(window.part.items())))
         if key not in self._held:
             with self._store.read() as con:
                 self._held[key] = TraceSource.from_database(con, window.trace, window.slice_at(rate))

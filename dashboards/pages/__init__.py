@@ -24,6 +24,7 @@ from dashboards.pages import (
     trace,
     tuner,
     verdict,
+    what_if,
 )
 from dashboards.queries import RunBook
 
@@ -56,6 +57,7 @@ PAGES = (
     _page(compare, "/compare", "Compare", "Did the change help, and whom did it hurt?"),
     _page(experiments, "/experiments", "Experiments", "What does one factor do, and for which traffic?"),
     _page(tuner, "/tuner", "Tuner", "What should be set, and why may I believe it?"),
+    _page(what_if, "/what-if", "What if", "What if traffic doubles, prompts grow, an engine fails?"),
     _page(trace, "/trace", "Trace", "What is this traffic?"),
     _page(replay, "/replay", "Replay", "What would this traffic do on another engine or policy?"),
     _page(jobs, "/jobs", "Jobs", "What runs, and what has run?"),

@@ -8,13 +8,13 @@ from typing import Any
 from dash import Dash, Input, Output, State, dcc, html, no_update
 
 from dashboards.markup import aria, control, data_table
-from dashboards.ordering import KNOBS, loaded_traces, uploads_folder, words_of
+from dashboards.ordering import KNOBS, loaded_traces, profiles_options, uploads_folder, words_of
 from dashboards.queries import RunBook
 from dashboards.uploads import KINDS, MOST_BYTES, checked, keep
 from dashboards.words import count, seconds
 from dashboards.work import start_job
 from tracekit.errors import TracekitError
-from tracekit.orders import DEFAULT_PROFILE, ENGINES, ConfigError, profiles_known
+from tracekit.orders import DEFAULT_PROFILE, ENGINES, ConfigError
 
 __all__ = ["layout", "quarantine", "register"]
 
@@ -64,8 +64,7 @@ def layout() -> Any:
 
 
 def _profiles() -> Any:
-    names = [{"value": name, "label": name, "title": line} for name, line in profiles_known()]
-    return dcc.Dropdown(names, DEFAULT_PROFILE, id="rp-profile", clearable=False, searchable=False)
+    return dcc.Dropdown(profiles_options(), DEFAULT_PROFILE, id="rp-profile", clearable=False, searchable=False)
 
 
 def _number(name: str) -> Any:

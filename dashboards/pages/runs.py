@@ -99,6 +99,8 @@ def _cells(row: RunRow) -> list[Any]:
     first = "/timeline" if row.live else "/verdict"
     name = f"run {row.ref}" if row.ref.isdigit() else "under way" if row.live else "left"
     title = [dcc.Link(name, href=first + address.search()), html.Span(f" {row.name}" if row.name else "", className="quiet")]
+    if row.ref.isdigit():
+        title += [html.Br(), dcc.Link("What if …", href="/what-if" + address.search(), title="What its traffic takes, or costs")]
     return [
         title,
         row.trace or MISSING,

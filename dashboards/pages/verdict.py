@@ -99,6 +99,9 @@ def _body(found: Verdict, address: Address, theme: Theme) -> Iterator[Any]:
         yield card_of(card, address, found.run)
     yield from expected_part(document.get("expected"), address.search())
     yield tune_button()
+    asked = dcc.Link("What if …", href="/what-if" + Address(run=str(found.run)).search(), className="button")
+    told = " asks how much more traffic it takes, and what other traffic, hardware or replicas would do"
+    yield html.Div([asked, html.Span(told, className="hint")], className="ways")
     yield html.Div([html.Span("Take it along:", className="quiet"), *run_links(found.run)], className="ways")
     for text in document["warnings"]:
         yield html.P(text, className="notice")

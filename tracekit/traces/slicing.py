@@ -36,7 +36,8 @@ class Slice:
     ``by``: ``session``, ``prefix`` (requests that share the first block that only few hold) or ``request``; ``None``: the first
     of these that the trace has. ``spread_ticks``: uniform inside the tick by ``seed``. ``sessions``: where sessions start
     (``poisson:rate=0.1``, ``start_together``), or ``as_recorded``: every turn at its recorded time. ``isl_scale``, ``osl_scale``:
-    prompts and outputs so many times as long. Errors: ``UsageError``.
+    prompts and outputs so many times as long. ``burst_scale``: gaps between arrivals to this power, over the same stretch.
+    Errors: ``UsageError``.
     """
 
     window_ns: tuple[int, int] | None = None
@@ -51,6 +52,7 @@ class Slice:
     sessions: str | None = None
     isl_scale: float = 1.0
     osl_scale: float = 1.0
+    burst_scale: float = 1.0
 
     def __post_init__(self) -> None:
         if not (self.rate_scale > 0 and np.isfinite(self.rate_scale)):
@@ -58,6 +60,8 @@ class Slice:
         for name, factor in (("isl", self.isl_scale), ("osl", self.osl_scale)):
             if not (factor > 0 and np.isfinite(factor)):
                 raise UsageError(f"--{name}-scale {factor}: expected a number above 0")
+        if not (self.burst_scale >= 0 and np.isfinite(self.burst_scale)):
+            raise UsageError(f"--burst-scale {self.burst_scale}: expected 0 (even arrivals) or a number above it")
         if self.window_ns is not None and self.window_ns[1] <= self.window_ns[0]:
             raise UsageError(f"--window {self.window_ns[0]}:{self.window_ns[1]} ns: expected an end after its begin")
         if self.by is not None and self.thin is None:
@@ -84,8 +88,8 @@ class Slice:
     def is_whole(self) -> bool:
         """Whether it is the trace as it is."""
         return self == WHOLE or (
-            self.window_ns is None and self.limit is None and self.rate_scale == 1.0 and not self.scales_lengths
-            and not self.picks and not self.spread_ticks and self.sessions is None
+            self.window_ns is None and self.limit is None and self.rate_scale == self.burst_scale == 1.0
+            and not self.scales_lengths and not self.picks and not self.spread_ticks and self.sessions is None
         )  # fmt: skip
 
 

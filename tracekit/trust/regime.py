@@ -14,7 +14,7 @@ from replay_engine.types import Refusal
 if TYPE_CHECKING:
     from tracekit.diagnosis.run_data import RunData
 
-__all__ = ["extrapolation", "load_of", "regime_words", "slowed"]
+__all__ = ["RANGES", "extrapolation", "load_of", "regime_words", "slowed"]
 
 Floats = npt.NDArray[np.float64]
 STEEP, LOADED = 4.0, 1.5

@@ -1,0 +1,123 @@
+"""A capacity question from somebody without a shell, as words of the command line, checked before a process is started for it.
+
+As in ``orders``: every value stands behind its option's ``=`` and the trace behind ``--``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from replay_engine.calibration.accelerators import ACCELERATORS
+from replay_engine.policy import Policy, build_policy
+from replay_engine.profile import DEFAULT_PROFILE, load_profile
+from tracekit.errors import UsageError, shown
+from tracekit.metrics import parse_slo
+from tracekit.orders import LONGEST, profiles_known, run_words
+from tracekit.store import Store
+
+__all__ = ["MOST_SCENARIOS", "CapacityOrder", "capacity_words", "hardware_known"]
+
+MOST_SCENARIOS = 8
+_SETTING = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,80}=[^\s=]\S{0,200}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityOrder:
+    """``trace``: a loaded trace's name or a path, or ``run``: a recorded run, whose trace, slice, profile, SLO and policy are
+    what is in force today, as far as nothing else is said. ``what_if``: scenarios, settings separated by spaces each. The rest
+    is as people type it, empty where nothing is said."""
+
+    trace: str = ""
+    run: int | None = None
+    profile: str = ""
+    policy: str = ""
+    sets: tuple[str, ...] = ()
+    slo: str = ""
+    target: str = ""
+    windows: str = ""
+    price: str = ""
+    what_if: tuple[str, ...] = ()
+
+
+def hardware_known() -> list[tuple[str, str]]:
+    """What a scenario may run on: its setting, and what it is called."""
+    shipped = [(f"profile={name}", f"{name}: {line}") for name, line in profiles_known()]
+    return shipped + [(f"hardware={card.aliases[0]}", f"{card.name}, by arithmetic") for card in ACCELERATORS]
+
+
+def capacity_words(order: CapacityOrder, store: Store) -> list[str]:
+    """The command line after ``tracekit``. Errors: ``UsageError`` and ``ConfigError``, as the command itself would say them."""
+    words = ["capacity"]
+    trace, own = order.trace, dict[str, str]()
+    if order.run is not None:
+        trace, found = run_words(store, order.run)
+        words += [word for word in found if not word.startswith(("--slo=", "--policy=", "--profile="))]
+        own = {word.partition("=")[0]: word for word in found}
+    if order.profile and order.profile not in [name for name, _ in profiles_known()]:
+        raise UsageError(f"profile {shown(order.profile)}: expected one of {', '.join(name for name, _ in profiles_known())}")
+    _check_policy(order, own)
+    if order.slo:
+        parse_slo(order.slo)
+    given = {"--profile": order.profile, "--policy": order.policy.strip(), "--slo": order.slo}
+    for option, value in given.items():
+        words += [f"{option}={value}"] if value else [own[option]] if option in own else []
+    words += [f"--set={pair}" for pair in order.sets]
+    words += _numbers(order)
+    words += [f"--what-if={text}" for text in _scenarios(order.what_if)]
+    return [*words, f"--db={store.path.absolute()}", "--", trace]
+
+
+def _numbers(order: CapacityOrder) -> list[str]:
+    words = []
+    if order.target:
+        share = _number("target", order.target.removesuffix("%")) / (100 if order.target.endswith("%") else 1)
+        if not 0 < share <= 1:
+            raise UsageError(f"target {shown(order.target)}: expected a share of the requests, as 0.9 or 90%")
+        words.append(f"--target={share!r}")
+    if order.windows:
+        if not (order.windows.isascii() and order.windows.isdigit() and 0 < int(order.windows) <= 24):
+            raise UsageError(f"windows {shown(order.windows)}: expected a number from 1 to 24")
+        words.append(f"--windows={int(order.windows)}")
+    if order.price:
+        price = _number("price", order.price)
+        if price <= 0:
+            raise UsageError(f"price {shown(order.price)}: expected a price above 0")
+        words.append(f"--price-per-hour={price!r}")
+    return words
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UsageError(f"{name} {shown(text)}: expected a number")
+    return value
+
+
+def _scenarios(texts: tuple[str, ...]) -> list[str]:
+    """Each checked for what can be said of it without a plan: that it is made of settings."""
+    if len(texts) > MOST_SCENARIOS:
+        raise UsageError(f"{len(texts)} scenarios; expected at most {MOST_SCENARIOS}")
+    for text in texts:
+        for setting in text.split():
+            if not _SETTING.fullmatch(setting):
+                raise UsageError(f"what if {shown(setting)}: expected NAME=VALUE, separated by spaces")
+    return [" ".join(text.split()) for text in texts]
+
+
+def _check_policy(order: CapacityOrder, own: dict[str, str]) -> Policy:
+    text = order.policy.strip()
+    if len(text) > LONGEST:
+        raise UsageError(f"policy: {len(text):,} characters; expected at most {LONGEST:,}")
+    if text and not any(mark in text for mark in ("=", "\n", "vllm serve", "sglang")):
+        raise UsageError(f"policy {shown(text)}: expected TOML as max_num_seqs = 128 below [scheduler], or vllm serve ...")
+    if any("=" not in pair or len(pair) > 400 for pair in order.sets):
+        raise UsageError("settings: expected KNOB=VALUE, one a line")
+    source = text or own.get("--policy", "").partition("=")[2]
+    profile = order.profile or own.get("--profile", "").partition("=")[2] or DEFAULT_PROFILE
+    return build_policy(load_profile(str(Path(profile)) if "/" in profile else profile), source or None, order.sets)
