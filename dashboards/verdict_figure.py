@@ -12,7 +12,7 @@ from dashboards.words import percent, seconds
 
 __all__ = ["describe_excess", "excess_figure"]
 
-_FILLS = ((PURPLE, ""), (ORANGE, ""), (BLUE, ""), (SKY, ""), (GREEN, ""), (VERMILLION, "/"), (PURPLE, "/"), (ORANGE, "x"))
+_FILLS = ((PURPLE, ""), (ORANGE, "/"), (BLUE, ""), (SKY, "x"), (GREEN, ""), (VERMILLION, "/"), (PURPLE, "-"), (ORANGE, "x"))
 
 
 def excess_figure(cards: Sequence[Card], unexplained_s: float, theme: Theme) -> dict[str, Any]:
