@@ -203,4 +203,7 @@ def _look(status: JobStatus, spools: dict[int, str], searched: dict[str, str]) -
         return f"/tuner?study={key[:8]}", "its search"
     if status.kind == "capacity":
         return f"/what-if?cap={status.id}", "its answer" if status.state == "finished" else "how far it is"
+    experiment = (status.result or {}).get("experiment")
+    if isinstance(experiment, int):
+        return f"/experiments?exp={experiment}", f"experiment {experiment}"
     return None, ""

@@ -22,7 +22,7 @@ FIELDS = ("trace", "engine", "profile", "policy", *KNOBS, "more", "slo", "window
 HINTS = {
     "slo": "ttft=500ms,tpot=50ms", "window": "whole trace; 10m:20m", "limit": "all requests", "name": "optional",
     "policy": "empty: vLLM's defaults. Or paste: vllm serve MODEL --max-num-seqs 128 ... , or a policy in TOML",
-    "more": "one KNOB=VALUE a line, as order.kind=shortest_first",
+    "more": "one KNOB=VALUE a line, as order.by=shortest_first",
 }  # fmt: skip
 LABELS = {"slo": "SLO", "window": "Window", "limit": "At most, requests", "name": "Name of the run"}
 

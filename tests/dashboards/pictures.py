@@ -15,8 +15,10 @@ from playwright.sync_api import sync_playwright
 from benchmarks.pages import ARGUMENTS, ROOT, chromium
 from tests.dashboards.browser import serving
 from tests.dashboards.cases import Cases
+from tests.dashboards.studies import made_study, many_rows
 from tests.dashboards.tour import run_demo, walk
 from tracekit.generators.recipe import build_case
+from tracekit.store import Store
 
 __all__ = ["main", "tour"]
 
@@ -30,16 +32,23 @@ VIEWS = {
     "compare": "?run=1&cmp=2",
     "trace": "?run=1",
     "quality": "?run=1",
+    "fleet": "?run=4",
+    "tuner": "",
 }
-"""Run 1: a case of long prompts; run 2: the same with a cap on them; run 3: a case of evictions."""
+"""Run 1: a case of long prompts; run 2: the same with a cap on them; run 3: a case of evictions; run 4: one of separate pools.
+The study is made up."""
+DEMO_VIEWS = ("experiments", "replay", "jobs")
+"""Taken of the database of the tour, where a change has been replayed."""
+THEMES = ("light", "dark")
 SIZE = {"width": 1180, "height": 820}
 
 
 def record(folder: Path) -> Path:
     cases = Cases(folder / "cases.duckdb")
-    for case, sets in (("D01", ()), ("D01", ("long_prefill_token_threshold=4096",)), ("D04", ())):
+    for case, sets in (("D01", ()), ("D01", ("long_prefill_token_threshold=4096",)), ("D04", ()), ("D10", ())):
         built = build_case(ROOT / "tests" / "data" / "cases" / f"{case}.yaml", folder / f"{case}{len(sets)}")
         cases.record(case, built.trace, policy=str(built.policy), profile=str(built.profile), sets=sets)
+    made_study(Store(cases.db), many_rows(120), trials=120)
     return cases.db
 
 
@@ -48,7 +57,7 @@ def main(out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as folder, serving(record(Path(folder))) as url, sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
-        for theme in ("light", "dark"):
+        for theme in THEMES:
             page = launched.new_context(viewport=SIZE, color_scheme=theme).new_page()  # type: ignore[arg-type]
             page.set_default_timeout(90_000)
             for name, search in VIEWS.items():
@@ -75,7 +84,16 @@ def tour(out: Path) -> None:
                 if step.at is not None:
                     page.get_by_text(step.at).first.evaluate("each => each.scrollIntoView({block: 'start'})")
                 page.screenshot(path=str(out / f"tour-{step.name}.png"))
-            page.goto("about:blank")
+            page.close()
+            for theme in THEMES:
+                page = launched.new_context(viewport=SIZE, color_scheme=theme).new_page()  # type: ignore[arg-type]
+                page.set_default_timeout(90_000)
+                for name in DEMO_VIEWS:
+                    page.goto(f"{url}{name}")
+                    page.wait_for_selector("main h1")
+                    settle(page)
+                    page.screenshot(path=str(out / f"{name}-{theme}.png"))
+                page.close()
 
 
 def settle(page: Any) -> None:

@@ -14,8 +14,10 @@ from dashboards.pages.runs import lead_of
 from dashboards.queries import RunBook
 from dashboards.run_rows import RunRow, RunTable
 from dashboards.verdicts import cards_of
+from dashboards.work import list_work
 from tests.dashboards.runs import recorded, spooled
 from tests.dashboards.test_pages import text_of
+from tracekit.jobs import Job
 from tracekit.store import Store
 
 
@@ -61,6 +63,19 @@ def test_a_comparison_waits_for_a_run_under_way(store: Store) -> None:
     assert compare.render(book, f"?run={number}", "light")[-1] is True
     gone = compare.render(book, f"?run={number}&cmp=99", "light")
     assert gone[6] and gone[-1] is True
+
+
+MADE = [({"experiment": 3}, "/experiments?exp=3"), ({"run": 2}, "/verdict?run=2"), ({}, None)]
+
+
+@pytest.mark.parametrize(("result", "look"), MADE)
+def test_a_finished_job_leads_to_what_it_made(result: dict[str, int], look: str | None, store: Store) -> None:
+    recorded(store)
+    job = Job.create(store.folder, "experiment", {"argv": ["tracekit", "experiment"]})
+    job.begin()
+    job.finish({"exit_code": 0, **result})
+    (row,) = list_work(RunBook(store.path))
+    assert (row.state, row.look) == ("finished", look)
 
 
 EXPECTED = {
