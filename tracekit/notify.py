@@ -66,7 +66,7 @@ def gate_message(document: Mapping[str, Any]) -> Message:
     rows = sorted(document["gates"], key=lambda row: order[row["status"]])
     lines = [f"{row['status']}: {' | '.join(cells_of(row))}" for row in rows]
     numbers = {"gate_passed": float(document["exit_code"] == 0)}
-    numbers |= {f"gate_{name}": float(count) for name, count in document["counts"].items()}
+    numbers |= {f"gates_{name}": float(count) for name, count in document["counts"].items()}
     numbers |= _seconds({name: row["value"] for name, row in document["figures"].items()} if document.get("figures") else {})
     lines += [document["diagnosis"]] if document["diagnosis"] else []
     return Message(kind="gate", title=headline_of(document), lines=lines, numbers=numbers, exit_code=document["exit_code"])
@@ -105,7 +105,8 @@ def tune_message(text: str, exit_code: int) -> Message:
 
 def error_message(kind: str, error: object, exit_code: int) -> Message:
     """Of work that did not get to its end."""
-    return Message(kind=kind, title=f"{kind}: error", lines=[error_line(error)], exit_code=exit_code)
+    numbers = {"gate_passed": 0.0} if kind == "gate" else {}
+    return Message(kind=kind, title=f"{kind}: error", lines=[error_line(error)], numbers=numbers, exit_code=exit_code)
 
 
 def error_line(error: object) -> str:

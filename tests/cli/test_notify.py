@@ -14,7 +14,7 @@ import pytest
 
 from tracekit.cli.main import main
 from tracekit.errors import InputError
-from tracekit.notify import MOST_LINES, Message, deliver, error_message, prometheus_text, slack_message
+from tracekit.notify import MOST_LINES, Message, deliver, error_message, gate_message, prometheus_text, slack_message
 
 
 class Hook(http.server.BaseHTTPRequestHandler):
@@ -84,6 +84,17 @@ def test_prometheus_text_is_exposition(tmp_path: Path) -> None:
     written, said = told(f"prometheus={tmp_path / 'out.prom'}", message())
     assert (written, said) == ([], [])
     assert (tmp_path / "out.prom").read_text() == text
+
+
+@pytest.mark.parametrize(("code", "passed"), [(0, 1), (1, 0), (4, 0)])
+def test_a_gates_gauge_is_its_verdict_and_no_count(code: int, passed: int) -> None:
+    counts = {"passed": 4, "failed": int(code == 1), "inconclusive": int(code == 4)}
+    document = {"verdict": "passed", "exit_code": code, "counts": counts, "gates": [], "figures": {}, "diagnosis": ""}
+    text = prometheus_text(gate_message(document))
+    assert f"tracekit_gate_passed {passed}\n" in text
+    assert "tracekit_gates_passed 4\n" in text
+    assert len(text.splitlines()) == len({line.split()[0] for line in text.splitlines()})
+    assert "tracekit_gate_passed 0\n" in prometheus_text(error_message("gate", "no such file", 2))
 
 
 def test_a_webhook_gets_the_message(hook: Any) -> None:
