@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from tracekit.diagnosis.observed_run import ObservedReport, diagnose_trace
 from tracekit.diagnosis.run import DiagnosisReport, parse_iterations
 from tracekit.diagnosis.run import diagnose as diagnose_run
-from tracekit.errors import UsageError
+from tracekit.errors import UsageError, shown
 from tracekit.frames import requests_frame
 from tracekit.store import Store
 from tracekit.traces.load import LoadReport, load_trace
@@ -78,5 +78,7 @@ def diagnose(
     for name, value in (("set", sets), ("policy", policy), ("profile", profile), ("slo", slo)):
         if value:
             raise UsageError(f"--{name}: a run has its own; expected it with --observed and a trace")
+    if Path(str(run)).is_file():
+        raise UsageError(f"{shown(run, 200)}: a file; expected a run (tracekit replay makes one), or --observed with a trace")
     return diagnose_run(run, prove_iterations=iterations, workers=jobs, limit_findings=limit_findings, db=db, progress=progress,
                         say=say)  # fmt: skip

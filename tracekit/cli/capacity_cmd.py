@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug
+from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug, plain_options
 from tracekit.cli.replay_cmd import AcceptDegraded, Goodput, Profile, Sets, SloOption
 from tracekit.cli.slice_options import ByOption, RateScale, Seed, Sessions, SpreadTicks, Thin, Where
 from tracekit.cli.tune_cmd import Base, Length, Stretch, Target, Windows
@@ -53,10 +53,7 @@ def _run(*, as_json: bool, debug: bool, **options: Any) -> int:
     from tracekit.cli.progress import ProgressDisplay
     from tuner import capacity as run_capacity
 
-    for option in ("sets", "what_if"):
-        options[option] = tuple(options[option] or ())
-    options["by"] = None if options["by"] is None else options["by"].value
-    options["goodput"] = " ".join(options["goodput"]) if options["goodput"] else None
+    plain_options(options, ("sets", "what_if"))
     try:
         with ProgressDisplay("capacity", unit="replays") as progress:
             report = run_capacity(options.pop("trace"), say=note, progress=progress, **options)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug
+from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug, plain_options
 
 __all__ = ["register"]
 
@@ -60,49 +59,27 @@ def diagnose(
     debug: Debug = False,
 ) -> int:
     """Say why requests of a run or of an observed trace are slow, what to change, and replay the change on the same requests."""
-    given = {"--set": sets, "--policy": policy, "--profile": profile, "--slo": slo}
-    if observed:
-        options = {"sets": tuple(sets or ()), "policy": policy, "profile": profile, "slo": slo, "db": db}
-        return _observed(run, prove=None if no_prove else prove, jobs=jobs, as_json=as_json, **options)
-    _only_a_run(run, given)
+    return _run(**locals())
+
+
+def _run(*, as_json: bool, debug: bool, **options: Any) -> int:
+    """Each option goes to the library under its own name."""
+    from tracekit.api import diagnose as diagnose_any
     from tracekit.cli.output import emit, note, print_text
     from tracekit.cli.progress import ProgressDisplay
-    from tracekit.diagnosis.run import diagnose as diagnose_run
-    from tracekit.diagnosis.run import parse_iterations
+    from tracekit.diagnosis.run import DiagnosisReport
 
-    iterations = None if no_prove else parse_iterations(prove)
+    plain_options(options, ("sets",))
+    run, db = options.pop("run"), options["db"]
     with ProgressDisplay("diagnose", unit="replays") as progress:
-        report = diagnose_run(run, prove_iterations=iterations, workers=jobs, limit_findings=limit_findings, db=db,
-                              progress=progress, say=note)  # fmt: skip
+        report = diagnose_any(run, progress=progress, say=note, **options)
     emit(report.document, as_json, lambda: print_text(report.text))
-    where = "" if db == DEFAULT_DB else f" --db {db}"
-    note(f"diagnosis {report.number} of run {report.run} is in {db} (table findings)")
-    note(f"tracekit explain {report.run} REQUEST{where} tells the story of one request")
-    return 0
-
-
-def _only_a_run(run: str, given: dict[str, Any]) -> None:
-    from tracekit.errors import UsageError, shown
-
-    for name, value in given.items():
-        if value is not None:
-            raise UsageError(f"{name}: a run has its own; expected it with --observed and a trace")
-    if Path(run).is_file():
-        raise UsageError(f"{shown(run, 200)}: a file; expected a run (tracekit replay makes one), or --observed with a trace")
-
-
-def _observed(trace: str, *, prove: str | None, jobs: int | None, as_json: bool, **options: Any) -> int:
-    from tracekit.cli.output import emit, note, print_text
-    from tracekit.cli.progress import ProgressDisplay
-    from tracekit.diagnosis.observed_run import diagnose_trace
-    from tracekit.diagnosis.run import parse_iterations
-
-    iterations = None if prove is None else parse_iterations(prove)
-    with ProgressDisplay("diagnose", unit="replays") as progress:
-        report = diagnose_trace(trace, prove_iterations=iterations, workers=jobs, progress=progress, **options)
-    emit(report.document, as_json, lambda: print_text(report.text))
-    if options["profile"] is None:
-        note(f"tracekit calibrate {trace} --out profile.toml makes a profile from it; --profile profile.toml replays it beside")
+    if isinstance(report, DiagnosisReport):
+        where = "" if db == DEFAULT_DB else f" --db {db}"
+        note(f"diagnosis {report.number} of run {report.run} is in {db} (table findings)")
+        note(f"tracekit explain {report.run} REQUEST{where} tells the story of one request")
+    elif options["profile"] is None:
+        note(f"tracekit calibrate {run} --out profile.toml makes a profile from it; --profile profile.toml replays it beside")
     return 0
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug
+from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug, plain_options
 from tracekit.cli.reading_options import ArrivalOption, CachedOption, Dedupe, Format, Map, MaxDropped, OnError, OnErrorOption
 from tracekit.cli.replay_cmd import AcceptDegraded, Goodput, Profile, Sets, SloOption
 from tracekit.cli.slice_options import ByOption, RateScale, Seed, Sessions, SpreadTicks, Thin, Where
@@ -87,11 +87,7 @@ def _run(*, as_json: bool, debug: bool, **options: Any) -> int:
     from tracekit.cli.progress import ProgressDisplay
     from tracekit.experiments import experiment as run_experiment
 
-    for option in ("sets", "mapping"):
-        options[option] = tuple(options[option] or ())
-    for option in ("by", "cached", "on_error"):
-        options[option] = None if options[option] is None else options[option].value
-    options["goodput"] = " ".join(options["goodput"]) if options["goodput"] else None
+    plain_options(options, ("sets", "mapping"))
     try:
         with ProgressDisplay("experiment", unit="replays") as progress:
             report = run_experiment(progress=progress, say=note, **options)

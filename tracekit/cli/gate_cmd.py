@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tracekit.cli.notifying import Notify, tell
-from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug
+from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug, plain_options
 from tracekit.cli.reading_options import ArrivalOption, CachedOption, Dedupe, Format, Map, MaxDropped, OnError, OnErrorOption
 from tracekit.cli.replay_cmd import (
     AcceptDegraded,
@@ -101,11 +101,7 @@ def _run(*, notify: list[str] | None, as_json: bool, debug: bool, **options: Any
     from tracekit.gate.run import gate as gate_run
     from tracekit.notify import check_hows, error_message, gate_message
 
-    for name in ("gates", "sets", "mapping", "fail", "slow"):
-        options[name] = tuple(options[name] or ())
-    for name in ("by", "cached", "on_error"):
-        options[name] = None if options[name] is None else options[name].value
-    options["goodput"] = " ".join(options["goodput"]) if options["goodput"] else None
+    plain_options(options, ("gates", "sets", "mapping", "fail", "slow"))
     check_hows(notify or ())
     try:
         with ProgressDisplay("gate", unit="replays") as progress:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tracekit.cli.notifying import Notify, tell
-from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug
+from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug, plain_options
 from tracekit.cli.reading_options import ArrivalOption, CachedOption, Dedupe, Format, Map, MaxDropped, OnError, OnErrorOption
 from tracekit.cli.slice_options import ByOption, Limit, RateScale, Seed, Sessions, SpreadTicks, Thin, Where, Window
 
@@ -139,11 +139,7 @@ def _run(*, notify: list[str] | None, as_json: bool, debug: bool, **options: Any
     from tracekit.replay import replay as replay_trace
 
     check_hows(notify or ())
-    for name in ("inputs", "sets", "mapping", "fail", "slow"):
-        options[name] = tuple(options[name] or ())
-    for name in ("engine", "events", "by", "cached", "on_error"):
-        options[name] = None if options[name] is None else options[name].value
-    options["goodput"] = " ".join(options["goodput"]) if options["goodput"] else None
+    plain_options(options, ("inputs", "sets", "mapping", "fail", "slow"))
     options["diagnose"] = not options.pop("no_diagnose")
     with ProgressDisplay("replay") as progress:
         report = replay_trace(progress=progress, say=note, **options)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from tracekit.cli.notifying import Notify, tell
-from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug
+from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug, plain_options
 from tracekit.cli.reading_options import ArrivalOption, CachedOption, Dedupe, Format, Map, MaxDropped, OnError, OnErrorOption
 from tracekit.cli.replay_cmd import AcceptDegraded, Goodput, Profile, Sets, SloOption
 from tracekit.cli.slice_options import ByOption, RateScale, Seed, Sessions, SpreadTicks, Thin, Where
@@ -113,11 +113,7 @@ def _run(*, context: typer.Context, notify: list[str] | None, as_json: bool, deb
     from tuner import tune as run_tune
 
     check_hows(notify or ())
-    for option in ("sets", "mapping", "also"):
-        options[option] = tuple(options[option] or ())
-    for option in ("by", "cached", "on_error"):
-        options[option] = None if options[option] is None else options[option].value
-    options["goodput"] = " ".join(options["goodput"]) if options["goodput"] else None
+    plain_options(options, ("sets", "mapping", "also"))
     if job is not None:
         from tuner.job_file import read_job
 
