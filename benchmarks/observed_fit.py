@@ -25,7 +25,7 @@ from tracekit.calibration.observed.fit import ObservedFit, fit_observed, source_
 from tracekit.calibration.observed.observations import Observations, predictions
 from tracekit.calibration.observed.replays import Replayer
 from tracekit.calibration.observed.settings import Known, known_settings
-from tracekit.calibration.observed.terms import NAMES, Vector, latency_of
+from tracekit.calibration.observed.terms import NAMES, Vector, delivered_of, latency_of
 from tracekit.metrics.verdict import Errors as Judged
 from tracekit.metrics.verdict import judge_errors
 from tracekit.traces.load import LoadedTrace, read_trace
@@ -102,7 +102,7 @@ def _fitted(card: Card) -> tuple[LoadedTrace, Known, ObservedFit] | None:
 
 def _held(found: ObservedFit, over: npt.NDArray[np.bool_]) -> dict[str, Errors]:
     best = found.best
-    errors = errors_of(found.problem.seen, best.run, best.misfit.counting, float(best.vector[-1]), over)
+    errors = errors_of(found.problem.seen, best.run, best.misfit.counting, delivered_of(best.vector), over)
     return {each.metric: each for each in errors}
 
 
@@ -151,7 +151,7 @@ def _predicted(loaded: LoadedTrace, known: Known, vector: Vector, host: Latency,
     source = source_of(loaded, known)
     run = Replayer(source, known.policy).run(latency_of(vector, host))
     seen = Observations.of(source, None, loaded.report.obs_clock)
-    return {each.metric: each for each in errors_of(seen, run, counting, float(vector[-1]))}
+    return {each.metric: each for each in errors_of(seen, run, counting, delivered_of(vector))}
 
 
 def _otlp(report: Report) -> None:
@@ -182,7 +182,7 @@ def _hidden(report: Report) -> None:
         return
     known = known_settings(None, HIDDEN_SETS, None)
     run = Replayer(source_of(loaded, known), known.policy).run(HIDDEN)
-    made = predictions(run, "arrival", 0.0)
+    made = predictions(run, "arrival")
     began, clock = time.process_time(), time.perf_counter()
     found = fit_observed(_with_latencies(loaded, made), known, None)
     spent, wall = time.process_time() - began, time.perf_counter() - clock

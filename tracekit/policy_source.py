@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from replay_engine.profile import Profile
 from replay_engine.sglang_flags import looks_like_sglang
 from replay_engine.vllm_flags import looks_like_command
 from tracekit.errors import UsageError, shown
+from tracekit.fitted_settings import fitted_note, fitted_sets
 
 __all__ = ["policy_from", "serving_command"]
 
@@ -38,9 +40,15 @@ class _Served(NamedTuple):
     command: str
 
 
-def policy_from(profile: Profile, source: str | None, sets: Iterable[str] = ()) -> Policy:
-    """``build_policy``, where ``source`` may also be a YAML file. ``UsageError``, ``ConfigError``."""
-    return build_policy(profile, None if source is None else serving_command(source), sets)
+def policy_from(profile: Profile, source: str | None, sets: Iterable[str] = (), *, fitted: bool = True) -> Policy:
+    """``build_policy``, where ``source`` may also be a YAML file. Without one, a profile that was fitted under settings brings
+    them along (unless not ``fitted``), and ``sets`` go on top; a note says so. ``UsageError``, ``ConfigError``."""
+    if source is not None or not fitted:
+        return build_policy(profile, None if source is None else serving_command(source), sets)
+    sets = tuple(sets)
+    policy = build_policy(profile, None, (*fitted_sets(profile, sets), *sets))
+    note = fitted_note(profile, sets)
+    return policy if note is None else replace(policy, notes=(note, *policy.notes))
 
 
 def serving_command(source: str) -> str:

@@ -19,6 +19,7 @@ from replay_engine.policy import Policy
 from replay_engine.profile import Profile
 from tracekit.again import prepare_again
 from tracekit.callable_module import make_callable
+from tracekit.delivery import delivery_note
 from tracekit.door_facts import door_facts, door_notes
 from tracekit.engines import ENGINES, TorchEngine, settle_engine
 from tracekit.errors import UsageError, shown
@@ -214,6 +215,9 @@ def prepare_setup(store: Store, given: dict[str, Any], tell: Say) -> Setup:
     tell(engine.line)
     for note in policy.notes:
         tell(f"policy: {note}")
+    delivered = delivery_note(profile, policy.rules)
+    if delivered is not None:
+        tell(delivered)
     warmup_ns = parse_duration_ns(given["warmup"], where="--warmup") if given["warmup"] else 0
     slo = _slo(given, policy)
     trace, trace_name, t0_ns, span_ns = _trace(store, given, tell)

@@ -15,7 +15,8 @@ from replay_engine.fleet.routers import make_router
 from replay_engine.loop import Replay
 from replay_engine.rules import Rules
 from replay_engine.totals import RunTotals
-from replay_engine.types import EventSink
+from replay_engine.types import EventSink, RequestSource
+from tracekit.delivery import DeliverySink, DeliverySource, delivery_of
 from tracekit.engines import engines_for, executor_for
 from tracekit.traces.source import TraceSource
 
@@ -74,33 +75,40 @@ def simulate_into(
     rules = setup.policy.rules
     if rules.order.larger_first:
         rules = smaller_first(setup.source, rules)
+    there = delivery_of(setup.profile, rules)
+    source: RequestSource = DeliverySource(setup.source, there) if there else setup.source
+    sink = DeliverySink(sink, there, spans=setup.events == "full") if there else sink
     options: dict[str, Any] = {
         "mode": setup.events if setup.events in ("full", "iterations") else "outcomes",
         "stall_threshold_ns": stall_threshold_ns, "on_chunk": on_chunk,
         "rules": rules, "facts": setup.facts, "kv_block_bytes": block_bytes(setup),
     }  # fmt: skip
     if rules.pd.prefill:
-        return _pools(setup, rules, sink, options)
+        return _pools(setup, source, rules, sink, options)
     if rules.fleet.active:
-        return _fleet(setup, rules, sink, options)
+        return _fleet(setup, source, rules, sink, options)
     executor, pool, sink = executor_for(setup, rules, sink)
-    run = Replay(setup.source, setup.policy.scheduler, executor, sink, pool=pool, **options)
+    run = Replay(source, setup.policy.scheduler, executor, sink, pool=pool, **options)
     with quiet_gc():
         ended = run.run()
     return ended if run.failure is None else str(run.failure), run.totals, [run.totals]
 
 
-def _fleet(setup: Setup, rules: Rules, sink: EventSink, options: dict[str, Any]) -> tuple[str, RunTotals, list[RunTotals]]:
+def _fleet(
+    setup: Setup, source: RequestSource, rules: Rules, sink: EventSink, options: dict[str, Any]
+) -> tuple[str, RunTotals, list[RunTotals]]:  # fmt: skip
     config, fleet = setup.policy.scheduler, rules.fleet
     engines = engines_for(setup, rules, [config] * fleet.replicas)
     router = make_router(fleet.router, fleet.replicas, seed=setup.seed, blocks=config.usable_blocks)
-    run = FleetReplay(setup.source, config, engines.executors, router, sink, faults=fleet.faults(), own=engines.own, **options)
+    run = FleetReplay(source, config, engines.executors, router, sink, faults=fleet.faults(), own=engines.own, **options)
     with quiet_gc():
         ended = run.run()
     return ended if run.failure is None else str(run.failure), run.totals, run.totals_by_replica
 
 
-def _pools(setup: Setup, rules: Rules, sink: EventSink, options: dict[str, Any]) -> tuple[str, RunTotals, list[RunTotals]]:
+def _pools(
+    setup: Setup, source: RequestSource, rules: Rules, sink: EventSink, options: dict[str, Any]
+) -> tuple[str, RunTotals, list[RunTotals]]:  # fmt: skip
     pd, configs = rules.pd, setup.policy.engines
     engines = engines_for(setup, rules, [configs["prefill"]] * pd.prefill + [configs["decode"]] * pd.decode)
     per_token = rules.kv_link.kv_bytes_per_token
@@ -109,7 +117,7 @@ def _pools(setup: Setup, rules: Rules, sink: EventSink, options: dict[str, Any])
     elif per_token is not None:
         options["kv_block_bytes"] = per_token * configs["prefill"].block_size
     run = PdReplay(
-        setup.source, configs, engines.executors, sink, faults=pd.faults(), seed=setup.seed + pd.seed, own=engines.own,
+        source, configs, engines.executors, sink, faults=pd.faults(), seed=setup.seed + pd.seed, own=engines.own,
         connector=engines.connector, **options,
     )  # fmt: skip
     with quiet_gc():

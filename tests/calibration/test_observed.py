@@ -22,7 +22,7 @@ from tracekit.calibration.observed.replays import Replayed, Replayer
 from tracekit.calibration.observed.report import profile_from
 from tracekit.calibration.observed.sensitivity import sensitivities
 from tracekit.calibration.observed.settings import known_settings
-from tracekit.calibration.observed.terms import NAMES, latency_of, vector_of
+from tracekit.calibration.observed.terms import NAMES, OUTSIDE, Delivered, delivered_of, latency_of, vector_of
 from tracekit.cli.main import main
 from tracekit.errors import InputError, UsageError
 from tracekit.traces.load import read_trace
@@ -57,13 +57,13 @@ def test_planted_coefficients_come_back_where_the_trace_tells_them(half: Observe
     for name, each in told.items():
         if each.verdict == "identified":
             assert each.value == pytest.approx(TRUTH[name], rel=0.05), name
-        if name != "ingress":
+        if name not in OUTSIDE:
             assert each.low * 0.95 <= TRUTH[name] <= each.high * 1.05, name
 
 
 def test_requests_that_the_fit_did_not_look_at_are_predicted(half: ObservedFit) -> None:
     best = half.best
-    errors = errors_of(half.problem.seen, best.run, best.misfit.counting, float(best.vector[-1]), ~half.problem.seen.used)
+    errors = errors_of(half.problem.seen, best.run, best.misfit.counting, delivered_of(best.vector), ~half.problem.seen.used)
     assert {each.metric for each in errors} == {"queue", "ttft", "tpot", "e2e"}
     for each in errors:
         assert each.n == 200
@@ -160,7 +160,7 @@ def test_slopes_are_those_of_the_replay(tmp_path: Path, term: int) -> None:
     vector = vector_of(PLANTED)
     step = np.zeros(len(NAMES))
     step[term] = 1e-3
-    low, high = (predictions(replayer.run(latency_of(vector * np.exp(s * step), PLANTED)), "arrival", 0.0) for s in (-1, 1))
+    low, high = (predictions(replayer.run(latency_of(vector * np.exp(s * step), PLANTED)), "arrival") for s in (-1, 1))
     slopes = sensitivities(replayer.run(PLANTED), vector, "arrival", asynchronous=True)
     for group in ("ttft", "prefill", "tpot", "e2e"):
         both = (high[group] - low[group]) / 2e-3
@@ -175,7 +175,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Replayed:
 @pytest.mark.parametrize("way", COUNTING)
 @pytest.mark.parametrize("ingress", [0.0, 5e6])
 def test_ways_of_counting_differ_by_where_they_begin(lived: Replayed, way: str, ingress: float) -> None:
-    plain, found = predictions(lived, "arrival", 0.0), predictions(lived, way, ingress)
+    plain, found = predictions(lived, "arrival"), predictions(lived, way, Delivered(ingress))
     wait = (lived.queued - lived.arrived).astype(float)
     before = -wait if way == "engine" else np.full(len(wait), ingress)
     assert found["ttft"] == pytest.approx(plain["ttft"] + before)
@@ -279,5 +279,5 @@ def test_a_profile_that_is_all_host_is_not_moved(tmp_path: Path) -> None:
     served(file, Load(requests=40, gap_s=3.0), latency=slow)
     prior = replace(load_profile("l40s"), latency=replace(load_profile("l40s").latency, h0_ns=400e6))
     found = fit_observed(read_trace(str(file)), known_settings(None, SETS, prior), prior)
-    assert {each.verdict for each in found.told if each.name != "ingress"} <= {"not identified", "on its physical bound"}
+    assert {each.verdict for each in found.told if each.name not in OUTSIDE} <= {"not identified", "on its physical bound"}
     assert isinstance(profile_from(found, prior, "host").latency, Latency)

@@ -27,13 +27,14 @@ from tracekit.diagnosis.observed import Observed, observe
 from tracekit.diagnosis.observed_replay import Beside, beside_replay
 from tracekit.diagnosis.proof import BUDGET, prove
 from tracekit.errors import InputError, UsageError
+from tracekit.fitted_settings import fitted_sets
 from tracekit.metrics import SloTable, parse_slo
 from tracekit.metrics.slo import Slo
 from tracekit.store import Store
 from tracekit.traces.load import read_trace
 from tracekit.traces.source import TraceSource
 from tracekit.trust.accuracy import observed_latencies, predicted_latencies
-from tracekit.trust.check import delivered, settings_of, setup_on
+from tracekit.trust.check import setup_on
 
 if TYPE_CHECKING:
     from tracekit.diagnosis.run_data import RunData
@@ -97,7 +98,7 @@ def diagnose_trace(
     Errors: ``UsageError``, ``InputError``, ``ConfigError``."""
     prior = None if profile is None else load_profile(profile)
     limits = None if slo is None else parse_slo(slo)
-    told = () if prior is None else settings_of(prior)
+    told = () if prior is None else fitted_sets(prior, sets)
     known = known_settings(policy, (*(told if policy is None else ()), *sets), prior)
     source, clock, notes = _source(inputs, db)
     if known.shared_prefix:
@@ -172,7 +173,7 @@ def _replayed(
     if report.slo is not None:
         setup = replace(setup, slo=SloTable.from_policy({}, report.slo))
     data = RunData.replayed(setup)
-    predicted = delivered(predicted_latencies(source, data.outcomes), profile)
+    predicted = predicted_latencies(source, data.outcomes)
     try:
         beside = beside_replay(data, predicted, observed_latencies(source))
     except ValueError as error:

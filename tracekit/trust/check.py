@@ -28,7 +28,7 @@ from tracekit.trust.ranking import OBJECTIVES, agreement, objectives_of
 from tracekit.trust.regime import extrapolation, load_of, regime_words, slowed
 from tracekit.trust.report import TrustReport
 
-__all__ = ["SPLITS", "check_profile", "delivered", "settings_of", "setup_on"]
+__all__ = ["SPLITS", "check_profile", "setup_on"]
 
 Progress = Callable[[int, int, str], None]
 SPLITS = ("time", "random")
@@ -51,8 +51,8 @@ def check_profile(
 ) -> TrustReport:
     """Replay ``inputs`` (files, or the name of a loaded trace) with ``profile`` and hold the latencies against the observed ones.
 
-    ``policy`` and ``sets`` say how the engine ran that was observed; without them those count that the profile was fitted
-    under. ``split``: ``time`` (the later half of the arrivals is held out) or ``random``; the whole trace is replayed and the
+    ``policy`` and ``sets`` say how the engine ran that was observed; without a policy what the profile was fitted under counts,
+    and ``sets`` go on top. ``split``: ``time`` (the later half of the arrivals is held out) or ``random``; the whole trace is replayed and the
     verdict made from the held-out part. ``configs``: a file of configurations that were observed (``configs.py``). Errors:
     ``UsageError``, ``InputError``, ``ConfigError``.
     """
@@ -68,25 +68,8 @@ def check_profile(
         setup = setups[0]
     else:
         source = _source(inputs, db, limit)
-        known = tuple(sets) if sets or policy is not None else settings_of(found)
-        setup = setup_on(found, policy_from(found, policy, known), source, seed)
+        setup = setup_on(found, policy_from(found, policy, sets), source, seed)
     return _report(setup, split, list(zip(listed, setups, strict=True)), steps, seed)
-
-
-def settings_of(profile: Profile) -> tuple[str, ...]:
-    """The settings that a profile fitted to latencies holds under, as ``knob=value``."""
-    table = profile.fit.get("settings")
-    if not isinstance(table, Mapping):
-        return ()
-    return tuple(f"{knob}={str(value).lower() if isinstance(value, bool) else value}" for knob, value in table.items())
-
-
-def delivered(latencies: Latencies, profile: Profile) -> Latencies:
-    """As a client or gateway sees them: with what a request takes before the engine, where the profile was fitted to such."""
-    before = profile.fit.get("ingress_ns", 0.0)
-    if not before or profile.fit.get("counting", "engine") == "engine":
-        return latencies
-    return replace(latencies, ttft=latencies.ttft + before, e2e=latencies.e2e + before)
 
 
 class _Steps:
@@ -132,7 +115,7 @@ def _report(
     source, profile = setup.source, setup.profile
     data = steps.replayed(setup)
     observed = observed_config(configs[0][0]) if configs and configs[0][1] is setup else observed_latencies(source)
-    predicted = delivered(predicted_of(source, data.outcomes), profile)
+    predicted = predicted_of(source, data.outcomes)
     parts = {name: compared(predicted, observed, mask) for name, mask in _parts(source, split, seed).items()}
     rows = [_config_row(config, *_both(config, own, data if own is setup else steps.replayed(own))) for config, own in configs]
     ranked = agreement([each["objectives"] for each in rows])
@@ -150,7 +133,7 @@ def _report(
 
 
 def _both(config: Config, setup: Setup, data: RunData) -> tuple[Latencies, Latencies]:
-    return delivered(predicted_of(setup.source, data.outcomes), setup.profile), observed_config(config)
+    return predicted_of(setup.source, data.outcomes), observed_config(config)
 
 
 def _config_row(config: Config, predicted: Latencies, observed: Latencies) -> dict[str, Any]:
@@ -179,7 +162,7 @@ def _sensitivity(setup: Setup, predicted: Latencies, steps: _Steps) -> float | N
     mean, slopes = float(np.nanmean(predicted.ttft)), []
     for factor in STEPS:
         own = replace(setup, profile=slowed(setup.profile, factor), events="outcomes")
-        after = delivered(predicted_of(setup.source, steps.replayed(own).outcomes), setup.profile)
+        after = predicted_of(setup.source, steps.replayed(own).outcomes)
         slopes.append((float(np.nanmean(after.ttft)) / mean - 1) / (factor - 1))
     return float(np.mean(slopes))
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from tracekit.calibration.observed.observations import Observations, predictions
 from tracekit.calibration.observed.replays import Replayed
+from tracekit.calibration.observed.terms import Delivered
 
 __all__ = ["Errors", "errors_of"]
 
@@ -33,10 +34,10 @@ class Errors:
 
 
 def errors_of(
-    seen: Observations, run: Replayed, counting: str, ingress_ns: float, over: npt.NDArray[np.bool_] | None = None
+    seen: Observations, run: Replayed, counting: str, there: Delivered, over: npt.NDArray[np.bool_] | None = None
 ) -> list[Errors]:
     """Over the requests that ``over`` marks, or those that a fit looked at; a latency that nobody has is left out."""
-    theirs = predictions(run, counting, ingress_ns)
+    theirs = predictions(run, counting, there)
     chosen = seen.used if over is None else over
     found = []
     for metric in METRICS:

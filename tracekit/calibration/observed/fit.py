@@ -20,7 +20,7 @@ from tracekit.calibration.observed.search import Problem, Trial, descend, refine
 from tracekit.calibration.observed.settings import Known
 from tracekit.calibration.observed.shared_prefix import begin_alike
 from tracekit.calibration.observed.telling import Told, telling
-from tracekit.calibration.observed.terms import NAMES, Expected, Vector, expected_from
+from tracekit.calibration.observed.terms import CLIENTS, NAMES, Expected, Vector, expected_from
 from tracekit.errors import InputError
 from tracekit.traces.load import LoadedTrace
 from tracekit.traces.slicing import Slice
@@ -111,7 +111,9 @@ def _guess(source: TraceSource, seen: Observations) -> Vector:
 
 def _free(seen: Observations) -> npt.NDArray[np.bool_]:
     free = np.ones(len(NAMES), np.bool_)
-    free[-1] = not (np.isnan(seen.ttft) & np.isnan(seen.e2e)).all()
+    free[NAMES.index("ingress")] = not (np.isnan(seen.ttft) & np.isnan(seen.e2e)).all()
+    both = bool((~np.isnan(seen.ttft) & ~np.isnan(seen.e2e)).any())
+    free[NAMES.index("egress")] = both and seen.clock in CLIENTS
     return free
 
 
@@ -143,7 +145,9 @@ _SAME = 0.03
 
 def _starts(expected: Expected, guess: Vector) -> dict[str, Vector]:
     """Where the search begins: terms that are hard to tell apart are begun on either side."""
-    starts = {"from the observations": guess.copy()}
+    guess = guess.copy()
+    guess[NAMES.index("egress")] = expected.centre[NAMES.index("egress")]  # no other request's time tells of it
+    starts = {"from the observations": guess}
     if not np.allclose(expected.centre, guess):
         starts["from the profile"] = expected.centre.copy()
     for name, (d, e) in (("more by sequence", (3.0, 0.3)), ("more by KV token", (0.3, 3.0))):

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tracekit.calibration.observed.observations import COUNTING, GROUPS, Observations, grain, predictions
 from tracekit.calibration.observed.replays import Replayed
 from tracekit.calibration.observed.sensitivity import sensitivities
-from tracekit.calibration.observed.terms import NAMES, Vector
+from tracekit.calibration.observed.terms import Delivered, Vector, delivered_of
 
 __all__ = ["COARSEST", "Misfit", "Scales", "misfit", "scales_of"]
 
@@ -37,9 +37,9 @@ class Misfit:
     counting: str
 
 
-def _raw(seen: Observations, run: Replayed, counting: str, ingress_ns: float) -> dict[str, tuple[Column, npt.NDArray[np.bool_]]]:
+def _raw(seen: Observations, run: Replayed, counting: str, there: Delivered) -> dict[str, tuple[Column, npt.NDArray[np.bool_]]]:
     """By group: residuals of the logarithm and which requests they are of."""
-    theirs = predictions(run, counting, ingress_ns)
+    theirs = predictions(run, counting, there)
     found = {}
     for name in GROUPS:
         observed = seen.group(name)
@@ -53,9 +53,9 @@ def _raw(seen: Observations, run: Replayed, counting: str, ingress_ns: float) ->
     return found
 
 
-def scales_of(seen: Observations, run: Replayed, counting: str, ingress_ns: float) -> Scales:
+def scales_of(seen: Observations, run: Replayed, counting: str, there: Delivered) -> Scales:
     """The noise of each group: the median absolute residual, as a standard deviation."""
-    groups = _raw(seen, run, counting, ingress_ns)
+    groups = _raw(seen, run, counting, there)
     return {name: float(np.clip(1.4826 * np.median(np.abs(off)), FINEST, COARSEST)) for name, (off, _) in groups.items()}
 
 
@@ -67,9 +67,10 @@ def misfit(
         each = [misfit(seen, run, vector, scales, way, asynchronous=asynchronous) for way in COUNTING]
         return min(each, key=lambda one: one.loss)
     slopes = sensitivities(run, vector, counting, asynchronous=asynchronous)
-    theirs = predictions(run, counting, float(vector[NAMES.index("ingress")]))
+    there = delivered_of(vector)
+    theirs = predictions(run, counting, there)
     residual, slope, request = [], [], []
-    for name, (off, chosen) in _raw(seen, run, counting, float(vector[NAMES.index("ingress")])).items():
+    for name, (off, chosen) in _raw(seen, run, counting, there).items():
         scale = scales.get(name, COARSEST)
         value = np.where(np.isnan(theirs[name]), np.inf, theirs[name] + grain(name))[chosen]
         residual.append(off / scale)

@@ -2,7 +2,8 @@
 
 Three ways of counting occur, and a trace does not say which is its own: everything from the request's arrival (``arrival``); TTFT
 and E2E from the arrival but the wait in the queue from when the engine took the request in (``server``: vLLM's traces);
-everything from when the engine took it in (``engine``: vLLM's own moments). Whichever leaves the least error is taken, and said.
+everything from when the engine took it in (``engine``: vLLM's own moments). In both of the latter the wait ends when the plan is
+made, which under asynchronous scheduling is an iteration earlier than it is carried out. Whichever leaves the least error is taken, and said.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.calibration.observed.replays import Replayed
+from tracekit.calibration.observed.terms import Delivered
 
 if TYPE_CHECKING:
     from tracekit.traces.source import TraceSource
@@ -23,6 +25,7 @@ __all__ = ["COUNTING", "GROUPS", "Observations", "predictions"]
 Column = npt.NDArray[np.float64]
 COUNTING = ("arrival", "server", "engine")
 GROUPS = ("ttft", "prefill", "tpot", "e2e")
+NOWHERE = Delivered()
 GRAIN_NS = 15e6
 """About what is lost on the grid of iterations: a difference of this size in a wait says nothing."""
 
@@ -74,15 +77,15 @@ def _column(values: npt.NDArray[np.int64] | None, total: int) -> Column:
     return np.where(np.asarray(values, np.float64) < 0, np.nan, np.asarray(values, np.float64))
 
 
-def predictions(run: Replayed, counting: str, ingress_ns: float) -> dict[str, Column]:
+def predictions(run: Replayed, counting: str, there: Delivered = NOWHERE) -> dict[str, Column]:
     """The replay's latencies (ns) counted as the observations were; NaN where a request did not get that far."""
     begin = run.queued if counting == "engine" else run.arrived
-    before = 0.0 if counting == "engine" else ingress_ns
+    before, after = NOWHERE if counting == "engine" else there
     asked = run.arrived if counting == "arrival" else run.queued
-    queue = _span(asked, run.scheduled)
-    ttft, e2e = _span(begin, run.first) + before, _span(begin, run.last) + before
+    queue = _span(asked, run.began(counting))
+    ttft, e2e = _span(begin, run.first) + before, _span(begin, run.last) + before + after
     gaps = np.maximum(run.output - 1, 1)
-    tpot = np.where(run.output > 1, _span(run.first, run.last) / gaps, np.nan)
+    tpot = np.where(run.output > 1, (_span(run.first, run.last) + after) / gaps, np.nan)
     return {"queue": queue, "ttft": ttft, "prefill": ttft - queue, "tpot": tpot, "e2e": e2e}
 
 

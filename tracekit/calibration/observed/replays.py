@@ -28,7 +28,8 @@ class Replayed:
     """Columns by iteration (times in ns on the engine clock) and by request of the source.
 
     ``arrived``, ``queued``, ``scheduled``, ``first``, ``last`` are moments of a request, ns; -1: never. ``queued`` is when an
-    engine that is busy takes it in: the end of the iteration under way when it arrives.
+    engine that is busy takes it in: the end of the iteration under way when it arrives. ``scheduled`` is when the iteration starts
+    that it was first in, ``planned`` when that iteration's plan was made.
     """
 
     start: Ints
@@ -46,6 +47,7 @@ class Replayed:
     arrived: Ints
     queued: Ints
     scheduled: Ints
+    planned: Ints
     first: Ints
     last: Ints
     output: Ints
@@ -53,6 +55,11 @@ class Replayed:
     @property
     def done(self) -> npt.NDArray[np.bool_]:
         return self.last >= 0
+
+    def began(self, counting: str) -> Ints:
+        """When the wait in the queue ends, by who counts (``observations.COUNTING``): an engine calls a request scheduled when it
+        is planned."""
+        return self.scheduled if counting == "arrival" else self.planned
 
 
 class Replayer:
@@ -86,7 +93,10 @@ class Replayer:
         state, totals, _ = simulate_into(setup, sink)
         if not state.startswith("finished") and state != "no_progress":
             raise ConfigError(f"the replay under a trial profile ended early: {state}")
-        return _columns(sink, self.source.total, totals.preemptions)
+        found = _columns(sink, self.source.total, totals.preemptions)
+        if self.policy.scheduler.async_scheduling:
+            found.planned = _planned_ahead(found)
+        return found
 
 
 def _columns(sink: MemorySink, total: int, preemptions: int) -> Replayed:
@@ -113,9 +123,17 @@ def _columns(sink: MemorySink, total: int, preemptions: int) -> Replayed:
     numbers |= {name: rows[name].astype(np.int64) for name in ("running", "waiting", "kv_used")}
     found = Replayed(
         start=start, end=end, arrived=arrived, queued=arrived, output=output, preemptions=preemptions, **numbers,
-        **moments,
+        planned=moments["scheduled"], **moments,
     )  # fmt: skip
     return replace(found, queued=_taken_in(found))
+
+
+def _planned_ahead(found: Replayed) -> Ints:
+    """Under asynchronous scheduling a plan is made at the start of the iteration before; without one before it starts at once."""
+    at = np.searchsorted(found.start, found.scheduled, side="left")
+    before = np.maximum(at - 1, 0)
+    busy = (found.scheduled >= 0) & (at > 0) & (found.end[before] == found.scheduled)
+    return np.where(busy, np.maximum(found.start[before], found.arrived), found.scheduled)
 
 
 def _taken_in(found: Replayed) -> Ints:

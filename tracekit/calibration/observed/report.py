@@ -13,7 +13,7 @@ from tracekit.calibration.observed.errors import Errors, errors_of
 from tracekit.calibration.observed.fit import ObservedFit
 from tracekit.calibration.observed.settings import Known
 from tracekit.calibration.observed.telling import Told
-from tracekit.calibration.observed.terms import UNITS, latency_of
+from tracekit.calibration.observed.terms import UNITS, delivered_of, latency_of
 from tracekit.calibration.sources import ReportTable, SourceReport
 
 __all__ = ["errors_table", "profile_from", "report_of"]
@@ -52,10 +52,10 @@ def _source(told: Told, prior: Profile | None, trace: str) -> str:
 
 
 def _fit_table(found: ObservedFit) -> dict[str, Any]:
-    best, run = found.best, found.best.run
+    best, run, there = found.best, found.best.run, delivered_of(found.best.vector)
     table: dict[str, Any] = {
         "observed_requests": found.problem.seen.known(), "iterations": len(run.start), "replays": found.replays,
-        "counting": best.misfit.counting, "ingress_ns": round(float(best.vector[-1]), 1),
+        "counting": best.misfit.counting, "ingress_ns": round(there.before, 1), "egress_ns": round(there.after, 1),
         "fitted_prefill_tokens": [0.0, float(run.tokens.max())], "fitted_decode_seqs": [0.0, float(run.seqs.max())],
         "fitted_decode_kv_tokens": [0.0, float(run.kv.max())],
     }  # fmt: skip
@@ -68,7 +68,7 @@ def _fit_table(found: ObservedFit) -> dict[str, Any]:
 
 def _own_errors(found: ObservedFit) -> list[Errors]:
     best = found.best
-    return errors_of(found.problem.seen, best.run, best.misfit.counting, float(best.vector[-1]))
+    return errors_of(found.problem.seen, best.run, best.misfit.counting, delivered_of(best.vector))
 
 
 def report_of(found: ObservedFit, known: Known, prior: Profile | None, trace: str) -> SourceReport:

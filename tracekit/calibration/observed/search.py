@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tracekit.calibration.observed.misfit import COARSEST, Misfit, Scales, misfit, scales_of
 from tracekit.calibration.observed.observations import COUNTING, Observations
 from tracekit.calibration.observed.replays import Replayed, Replayer
-from tracekit.calibration.observed.terms import NAMES, Expected, Vector, latency_of
+from tracekit.calibration.observed.terms import NAMES, OUTSIDE, Expected, Vector, delivered_of, latency_of
 
 __all__ = ["Problem", "Trial", "descend", "refine", "step"]
 
@@ -63,7 +63,7 @@ class Problem:
         vector = self.allowed(vector)
         run = self.replayer.run(latency_of(vector, self.expected.host))
         if not self.scales:
-            ways = [scales_of(self.seen, run, way, float(vector[-1])) for way in COUNTING]
+            ways = [scales_of(self.seen, run, way, delivered_of(vector)) for way in COUNTING]
             least = min(ways, key=lambda each: sum(each.values()))
             self.scales = {name: min(scale, FIRST_SCALE) for name, scale in least.items()}
         return self.judged(vector, run)
@@ -77,7 +77,7 @@ class Problem:
     def rescaled(self, at: Trial) -> Trial:
         """The scales as they are at ``at``, which is judged again."""
         self.counting = at.misfit.counting
-        self.scales = scales_of(self.seen, at.run, self.counting, float(at.vector[-1]))
+        self.scales = scales_of(self.seen, at.run, self.counting, delivered_of(at.vector))
         return self.judged(at.vector, at.run)
 
     def allowed(self, vector: Vector) -> Vector:
@@ -181,7 +181,7 @@ def _secants(problem: Problem, at: Trial, reach: float) -> Matrix:
         for sign in (1.0, -1.0):
             vector = at.vector.copy()
             vector[term] *= np.exp(sign * far)
-            if NAMES[term] == "ingress":
+            if NAMES[term] in OUTSIDE:
                 sides.append((float(np.log(vector[term])), problem.judged(vector, at.run)))
             else:
                 tried = problem.trial(vector)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.calibration.observed.replays import Replayed
-from tracekit.calibration.observed.terms import NAMES, Vector
+from tracekit.calibration.observed.terms import NAMES, Vector, delivered_of
 
 __all__ = ["sensitivities"]
 
@@ -22,18 +22,20 @@ Ints = npt.NDArray[np.int64]
 def sensitivities(run: Replayed, vector: Vector, counting: str, *, asynchronous: bool) -> dict[str, Matrix]:
     """By group of latencies: ns per unit of the logarithm of each term, one row a request; 0 where a request never got there."""
     sums = np.concatenate((np.zeros((1, len(NAMES))), np.cumsum(_by_iteration(run, vector, asynchronous=asynchronous), axis=0)))
-    at = {name: sums[np.searchsorted(run.end, getattr(run, name), side="right")] for name in _MOMENTS}
+    began = run.began(counting)
+    moments = {"queued": run.queued, "scheduled": began, "first": run.first, "last": run.last}
+    at = {name: sums[np.searchsorted(run.end, moment, side="right")] for name, moment in moments.items()}
     prefill = np.where((run.first >= 0)[:, None], at["first"] - at["scheduled"], 0.0)
     decode = np.where((run.last >= 0)[:, None], at["last"] - at["first"], 0.0)
-    ttft = _waits(run, at, sums, prefill + decode) + prefill
+    ttft = _waits(run, began, at, sums, prefill + decode) + prefill
     e2e = ttft + decode
     if counting != "engine":
+        there = delivered_of(vector)
         for each in (ttft, prefill, e2e):
-            each[:, NAMES.index("ingress")] = vector[NAMES.index("ingress")]
+            each[:, NAMES.index("ingress")] = there.before
+        for each in (decode, e2e):
+            each[:, NAMES.index("egress")] = there.after
     return {"ttft": ttft, "prefill": prefill, "tpot": decode / np.maximum(run.output - 1, 1)[:, None], "e2e": e2e}
-
-
-_MOMENTS = ("queued", "scheduled", "first", "last")
 
 
 def _by_iteration(run: Replayed, vector: Vector, *, asynchronous: bool) -> Matrix:
@@ -42,26 +44,26 @@ def _by_iteration(run: Replayed, vector: Vector, *, asynchronous: bool) -> Matri
     computed = ((run.tokens > 0) | (run.seqs > 0)).astype(np.float64)
     columns = np.stack(
         (floor * computed, -b * knee * over, b * np.where(over, run.tokens - knee, 0.0), c * run.qk, d * run.seqs, e * run.kv,
-         np.zeros(len(run.tokens))), axis=1,
+         np.zeros(len(run.tokens)), np.zeros(len(run.tokens))), axis=1,
     )  # fmt: skip
     if asynchronous:
         columns *= (run.device >= run.host)[:, None]
     return columns
 
 
-def _waits(run: Replayed, at: dict[str, Matrix], sums: Matrix, service: Matrix) -> Matrix:
+def _waits(run: Replayed, began: Ints, at: dict[str, Matrix], sums: Matrix, service: Matrix) -> Matrix:
     """How the moment at which each request is scheduled moves."""
     moved = np.zeros_like(service)
-    order = np.argsort(run.scheduled, kind="stable")
+    order = np.argsort(began, kind="stable")
     leaving = np.argsort(run.last, kind="stable")
     leaving = leaving[run.last[leaving] >= 0]
     left = run.last[leaving]
-    before = np.searchsorted(left, run.scheduled, side="right") - 1
+    before = np.searchsorted(left, began, side="right") - 1
     at_left = sums[np.searchsorted(run.end, left, side="right")]
-    waited = run.scheduled > run.queued
+    waited = began > run.queued
     since = at["scheduled"] - at["queued"]
     for request in order.tolist():
-        if not waited[request] or run.scheduled[request] < 0:
+        if not waited[request] or began[request] < 0:
             continue
         place = before[request]
         if place < 0 or left[place] <= run.queued[request]:

@@ -54,7 +54,7 @@ def known_settings(policy: str | None, sets: Sequence[str], prior: Profile | Non
             notes += [note] if note else []
         else:
             plain.append(each)
-    built = policy_from(profile, policy, plain)
+    built = policy_from(profile, policy, plain, fitted=False)
     if "engine_version" not in built.settings:
         notes.append(f"engine_version = {built.scheduler.engine_version} is assumed: nobody said which release it was")
     given, notes = frozenset(built.settings), [*built.notes, *notes]

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.calibration.observed.search import Problem, Trial
-from tracekit.calibration.observed.terms import NAMES
+from tracekit.calibration.observed.terms import NAMES, OUTSIDE
 
 __all__ = ["Told", "telling"]
 
@@ -42,7 +42,7 @@ class Told:
         """``identified``, ``weak`` or ``not identified``."""
         if self.on_bound:
             return "on its physical bound"
-        felt = self.share >= FELT or self.name in ("knee", "ingress")
+        felt = self.share >= FELT or self.name in ("knee", *OUTSIDE)
         if self.spread <= CLEAR and felt:
             return "identified"
         return "not identified" if self.spread >= HAZY * self.expected else "weak"
@@ -111,5 +111,5 @@ def _shares(at: Trial) -> list[float]:
     total = max(float(run.device.sum()), 1.0)
     computed = int(((run.tokens > 0) | (run.seqs > 0)).sum())
     beyond = float(np.maximum(run.tokens - knee, 0).sum())
-    parts = (floor * computed, 0.0, b * beyond, c * float(run.qk.sum()), d * float(run.seqs.sum()), e * float(run.kv.sum()), 0.0)
+    parts = (floor * computed, 0.0, b * beyond, c * float(run.qk.sum()), d * float(run.seqs.sum()), e * float(run.kv.sum()), 0.0, 0.0)
     return [part / total for part in parts]

@@ -2,34 +2,57 @@
 
 Six of the nine coefficients can show in latencies: ``floor``, ``knee`` (the prefill tokens that ride free on the reading of the
 weights; ``a = floor - b * knee``), ``b``, ``c``, ``d``, ``e``. Host time cannot: under asynchronous scheduling it hides behind
-the device, under synchronous scheduling it is a part of ``floor``. What a request spends before the engine is ``ingress``.
+the device, under synchronous scheduling it is a part of ``floor``. What a request spends before the engine is ``ingress`` (with
+a first token's way back, which no latency tells apart), from its last token to the end of the answer ``egress``: the latter only
+where a client or gateway counted.
 All are searched as logarithms, so that none turns negative and a step means the same for each.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from replay_engine.profile import HardwareFacts, Latency, ModelFacts, Profile, prompt_flops
 
-__all__ = ["NAMES", "UNITS", "Expected", "Vector", "expected_from", "latency_of", "physical_least", "vector_of"]
+__all__ = [
+    "CLIENTS", "LEAST", "NAMES", "OUTSIDE", "UNITS", "Delivered", "Expected", "Vector", "delivered_of", "expected_from",
+    "latency_of", "physical_least", "vector_of",
+]  # fmt: skip
 
 Vector = npt.NDArray[np.float64]
-NAMES = ("floor", "knee", "b", "c", "d", "e", "ingress")
+NAMES = ("floor", "knee", "b", "c", "d", "e", "ingress", "egress")
+OUTSIDE = ("ingress", "egress")
+"""Terms of no iteration: the schedule does not hang on them."""
 UNITS = {
     "floor": "ns an iteration, at least", "knee": "prefill tokens that ride free", "b": "ns a prefill token",
     "c": "ns a prefill token x context token", "d": "ns a decoding sequence", "e": "ns a KV token read by decodes",
-    "ingress": "ns a request before the engine",
+    "ingress": "ns a request before the engine", "egress": "ns a request after its last token",
 }  # fmt: skip
 UNKNOWN_SPREAD = 1.2
 """Standard deviation of a logarithm that says next to nothing: within a factor of three, or ten, as like as not."""
-PRIOR_SPREAD = {"floor": 0.35, "knee": 0.7, "b": 0.35, "c": 0.7, "d": 0.9, "e": 0.35, "ingress": 1.0}
+PRIOR_SPREAD = {"floor": 0.35, "knee": 0.7, "b": 0.35, "c": 0.7, "d": 0.9, "e": 0.35, "ingress": 1.0, "egress": 1.0}
 """How far a coefficient may be from what a profile of the same model and card says: nobody's card runs at its data sheet."""
-KNEE, INGRESS_NS = 180.0, 2e6
+KNEE, INGRESS_NS, EGRESS_NS = 180.0, 2e6, 1e6
 LEAST = 1e-3
+CLIENTS = ("client", "gateway")
+"""Clocks that an answer has to come back to."""
+
+
+class Delivered(NamedTuple):
+    """ns a request takes before the engine and after its last token."""
+
+    before: float = 0.0
+    after: float = 0.0
+
+
+def delivered_of(vector: Vector) -> Delivered:
+    """The two of them that ``vector`` holds; as good as 0 is 0."""
+    before, after = (float(vector[NAMES.index(name)]) for name in OUTSIDE)
+    return Delivered(before=before if before > LEAST else 0.0, after=after if after > LEAST else 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +72,11 @@ def latency_of(vector: Vector, host: Latency) -> Latency:
     return replace(host, floor_ns=floor, a_ns=max(floor - b * knee, 0.0), b_ns=b, c_ns=c, d_ns=d, e_ns=e)
 
 
-def vector_of(latency: Latency, ingress_ns: float = INGRESS_NS) -> Vector:
+def vector_of(latency: Latency, ingress_ns: float = INGRESS_NS, egress_ns: float = LEAST) -> Vector:
     """The same the other way; a term that is 0 becomes as good as 0."""
     floor = max(latency.floor_ns, latency.a_ns)
     knee = (floor - latency.a_ns) / latency.b_ns if latency.b_ns else KNEE
-    values = (floor, knee, latency.b_ns, latency.c_ns, latency.d_ns, latency.e_ns, ingress_ns)
+    values = (floor, knee, latency.b_ns, latency.c_ns, latency.d_ns, latency.e_ns, ingress_ns, egress_ns)
     return np.maximum(np.array(values, np.float64), LEAST)
 
 
@@ -82,7 +105,8 @@ def expected_from(prior: Profile | None, seen: Vector, *, clock: str | None) -> 
         least = physical_least(prior.model, prior.hardware)
         centre = vector_of(prior.latency)
         spread = np.array([PRIOR_SPREAD[name] for name in NAMES])
-    centre[6] = INGRESS_NS if clock in (None, "server") else 5 * INGRESS_NS
+    centre[6] = 5 * INGRESS_NS if clock in CLIENTS else INGRESS_NS
+    centre[7] = EGRESS_NS if clock in CLIENTS else LEAST
     centre[1] = KNEE if prior is None else centre[1]
     spread[1] = PRIOR_SPREAD["knee"]
     return Expected(centre=np.maximum(centre, least), spread=spread, least=least, host=host)
