@@ -60,6 +60,6 @@ def write_served(file: Path, rows: list[dict[str, object]], run: Replayed | None
     """As the engine's moments; without ``run`` all of them are 0 s apart."""
     with file.open("w", encoding="utf-8") as out:
         for k, row in enumerate(rows):
-            moments = [0, 0, 0, 0] if run is None else [int(m[k]) for m in (run.arrived, run.scheduled, run.first, run.last)]
+            moments = [0, 0, 0, 0] if run is None else [int(m[k]) for m in (run.queued, run.planned, run.first, run.last)]
             names = ("queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts")
             out.write(json.dumps({**row, **{n: 100.0 + m / 1e9 for n, m in zip(names, moments, strict=True)}}) + "\n")

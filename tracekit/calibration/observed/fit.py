@@ -13,7 +13,7 @@ from replay_engine.policy import apply_set
 from replay_engine.profile import Profile
 from tracekit.calibration.observed.first_guess import first_guess
 from tracekit.calibration.observed.limits import Crowd, Limit, crowd_of
-from tracekit.calibration.observed.observations import Observations
+from tracekit.calibration.observed.observations import COUNTING, Observations
 from tracekit.calibration.observed.replays import Replayer
 from tracekit.calibration.observed.scan import Scan, needed, scan_near, scan_values
 from tracekit.calibration.observed.search import Problem, Trial, descend, refine
@@ -132,11 +132,26 @@ def _started(
         found.append((name, problem.judged(trial.vector, trial.run)))
         if say is not None:
             say(f"start {name}: loss {found[-1][1].loss:.1f}")
-    best = min(found, key=lambda each: each[1].loss)[1]
+    best = _counted(Problem(replayer=replayer, seen=part, expected=expected, free=_free(part)), min(found, key=_loss)[1])
     if short:
         problem = Problem(replayer=replayer, seen=part, expected=expected, free=_free(part), counting=best.misfit.counting)
         best = descend(problem, best.vector, rounds=20, near=8)
     return best.vector, [(name, trial.loss) for name, trial in found], best.misfit.counting, replayer.count
+
+
+def _loss(start: tuple[str, Trial]) -> float:
+    return start[1].loss
+
+
+def _counted(problem: Problem, begun: Trial) -> Trial:
+    """From ``begun``, by each way of counting; the first steps go by what is near then, which may be the wrong one."""
+    found = []
+    for way in COUNTING:
+        own = replace(problem, counting=way, scales={})
+        trial = descend(own, begun.vector, rounds=8, near=4)
+        own.scales = dict.fromkeys(own.scales, _SAME)
+        found.append(own.judged(trial.vector, trial.run))
+    return min(found, key=lambda each: each.loss)
 
 
 _SAME = 0.03
