@@ -3,7 +3,8 @@
 ``[fit]`` of a profile fitted to such latencies has ``ingress_ns`` (from sending a request to the engine, and a first token's way
 back, which no latency tells apart) and ``egress_ns`` (from the last token to the end of the answer). A replay with it counts at
 the client: requests reach the engine by ``ingress_ns`` later, and outcomes and spans have both as phases of their own, so that
-spans still partition a request's time. The engine's own clock, iterations and tokens are as they were.
+spans still partition a request's time. The engine's own clock, iterations and tokens are as they were, and the wait in its queue
+counts from when a request reaches it.
 """
 
 from __future__ import annotations
@@ -111,8 +112,7 @@ class DeliverySink:
             self._add(rows[whole], Phase.egress, last, last + back)
         moved = rows.copy()
         moved["arrival_ns"][sent] -= by
-        for name in ("queue_ns", "ttft_ns"):
-            moved[name][sent & (rows[name] >= 0)] += by
+        moved["ttft_ns"][sent & (rows["ttft_ns"] >= 0)] += by
         moved["e2e_ns"][whole] += by + back
         several = whole & (rows["output_tokens"] > 1)
         moved["tpot_ns"][several] += back / (rows["output_tokens"][several] - 1)

@@ -34,7 +34,8 @@ def _bare(name: str) -> str:
 def fitted_sets(profile: Profile, sets: Iterable[str] = ()) -> tuple[str, ...]:
     """The settings of ``profile`` as ``knob=value``, without those that ``sets`` give. Empty for a profile that has none."""
     said = {_bare(each.partition("=")[0]) for each in sets}
-    return tuple(f"{knob}={_text(value)}" for knob, value in _settings(profile).items() if _bare(knob) not in said and _fits(knob))
+    taken = {knob: value for knob, value in _settings(profile).items() if _bare(knob) not in said and _fits(knob)}
+    return tuple(f"{knob}={_text(value)}" for knob, value in taken.items())
 
 
 def _fits(knob: str) -> bool:
@@ -53,6 +54,7 @@ def fitted_note(profile: Profile, sets: Iterable[str] = ()) -> str | None:
     for each in taken:
         words = _KNOWN.get(str(known.get(each.partition("=")[0], "given")), "")
         parts.append(f"{each} ({words})" if words else each)
-    over = [knob for knob in _settings(profile) if _fits(knob) and f"{knob}=" not in {f"{x.partition('=')[0]}=" for x in taken}]
+    there = {each.partition("=")[0] for each in taken}
+    over = [knob for knob in _settings(profile) if _fits(knob) and knob not in there]
     rest = f"; overruled: {', '.join(map(shown, over))}" if over else ""
     return f"{', '.join(parts)}: what profile {shown(profile.name)} was fitted under; --set or --policy say otherwise{rest}"

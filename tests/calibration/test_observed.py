@@ -131,7 +131,7 @@ def test_the_unknown_stays_where_the_profile_has_it(tmp_path: Path) -> None:
     served(file, Load(requests=60, gap_s=20.0, prompt=300.0, output=40.0))
     prior = load_profile("l40s")
     found = fit_observed(read_trace(str(file)), known_settings(None, SETS, prior), prior)
-    profile = profile_from(found, prior, "idle")
+    profile = profile_from(found, known_settings(None, SETS, prior), prior, "idle")
     assert profile.latency.e_ns == pytest.approx(prior.latency.e_ns, rel=0.1)
     assert prior.name in profile.provenance["e_ns"]
     assert not profile.synthetic
@@ -141,7 +141,7 @@ def test_a_fit_never_goes_below_what_the_card_can_do(busy: Path) -> None:
     """The planted engine is faster than an L40S can be: the fit stops on its bounds, and says so."""
     prior = load_profile("l40s")
     found = fit_observed(read_trace(str(busy)), known_settings(None, SETS, prior), prior)
-    profile = profile_from(found, prior, "busy")  # would raise, were it below
+    profile = profile_from(found, known_settings(None, SETS, prior), prior, "busy")  # would raise, were it below
     assert "on its physical bound" in {each.verdict for each in found.told}
     assert profile.latency.floor_ns >= profile.latency.a_ns >= 0
 
@@ -180,7 +180,13 @@ def test_ways_of_counting_differ_by_where_they_begin(lived: Replayed, way: str, 
     before = -wait if way == "engine" else np.full(len(wait), ingress)
     assert found["ttft"] == pytest.approx(plain["ttft"] + before)
     assert found["e2e"] - found["ttft"] == pytest.approx(plain["e2e"] - plain["ttft"])
-    assert found["queue"] == pytest.approx(plain["queue"] - (0.0 if way == "arrival" else wait))
+    ahead = (lived.scheduled - lived.planned).astype(float)
+    assert found["queue"] == pytest.approx(plain["queue"] - (0.0 if way == "arrival" else wait + ahead))
+    assert (lived.planned >= lived.queued).all()
+    before_it = np.searchsorted(lived.start, lived.scheduled) - 1
+    made_ahead = ahead > 0
+    assert made_ahead.any()
+    assert (lived.planned == lived.start[before_it])[made_ahead].all()
     assert found["tpot"] == pytest.approx(plain["tpot"])
     assert (wait >= 0).all()
     assert wait.max() > 0
@@ -280,4 +286,4 @@ def test_a_profile_that_is_all_host_is_not_moved(tmp_path: Path) -> None:
     prior = replace(load_profile("l40s"), latency=replace(load_profile("l40s").latency, h0_ns=400e6))
     found = fit_observed(read_trace(str(file)), known_settings(None, SETS, prior), prior)
     assert {each.verdict for each in found.told if each.name not in OUTSIDE} <= {"not identified", "on its physical bound"}
-    assert isinstance(profile_from(found, prior, "host").latency, Latency)
+    assert isinstance(profile_from(found, known_settings(None, SETS, prior), prior, "host").latency, Latency)

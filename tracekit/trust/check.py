@@ -11,6 +11,7 @@ import numpy as np
 
 from replay_engine.policy import Policy
 from replay_engine.profile import Profile, load_profile
+from tracekit.delivery import delivery_note
 from tracekit.diagnosis.run_data import RunData
 from tracekit.door_facts import door_facts
 from tracekit.errors import UsageError, shown
@@ -51,10 +52,10 @@ def check_profile(
 ) -> TrustReport:
     """Replay ``inputs`` (files, or the name of a loaded trace) with ``profile`` and hold the latencies against the observed ones.
 
-    ``policy`` and ``sets`` say how the engine ran that was observed; without a policy what the profile was fitted under counts,
-    and ``sets`` go on top. ``split``: ``time`` (the later half of the arrivals is held out) or ``random``; the whole trace is replayed and the
-    verdict made from the held-out part. ``configs``: a file of configurations that were observed (``configs.py``). Errors:
-    ``UsageError``, ``InputError``, ``ConfigError``.
+    ``policy`` and ``sets`` say how the engine ran that was observed; without a policy what the profile was fitted under
+    counts, and ``sets`` go on top. ``split``: ``time`` (the later half of the arrivals is held out) or ``random``; the whole
+    trace is replayed and the verdict made from the held-out part. ``configs``: a file of configurations that were observed
+    (``configs.py``). Errors: ``UsageError``, ``InputError``, ``ConfigError``.
     """
     found = load_profile(profile) if isinstance(profile, str) else profile
     if split is not None and split not in SPLITS:
@@ -172,6 +173,10 @@ def _notes(setup: Setup, data: RunData) -> list[str]:
     notes = [f"policy: {note}" for note in setup.policy.notes]
     if any(setup.source.name in source for source in setup.profile.provenance.values()):
         notes.append("same-run check: the profile was fitted on this trace")
+    delivered = delivery_note(setup.profile, setup.policy.rules)
+    notes += [delivered] if delivered is not None else []
+    left_out = fit.get("left_out")
+    notes += [str(each) for each in left_out] if isinstance(left_out, list) else []
     if fit.get("bound") == "lower":
         notes.append("the profile is a lower bound: its times are what was left to wait for under asynchronous scheduling")
     if data.state != "finished":

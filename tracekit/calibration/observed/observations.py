@@ -3,7 +3,8 @@
 Three ways of counting occur, and a trace does not say which is its own: everything from the request's arrival (``arrival``); TTFT
 and E2E from the arrival but the wait in the queue from when the engine took the request in (``server``: vLLM's traces);
 everything from when the engine took it in (``engine``: vLLM's own moments). In both of the latter the wait ends when the plan is
-made, which under asynchronous scheduling is an iteration earlier than it is carried out. Whichever leaves the least error is taken, and said.
+made, which under asynchronous scheduling is an iteration earlier than it is carried out. Whichever leaves the least error is
+taken, and said.
 """
 
 from __future__ import annotations

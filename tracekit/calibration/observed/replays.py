@@ -28,8 +28,8 @@ class Replayed:
     """Columns by iteration (times in ns on the engine clock) and by request of the source.
 
     ``arrived``, ``queued``, ``scheduled``, ``first``, ``last`` are moments of a request, ns; -1: never. ``queued`` is when an
-    engine that is busy takes it in: the end of the iteration under way when it arrives. ``scheduled`` is when the iteration starts
-    that it was first in, ``planned`` when that iteration's plan was made.
+    engine that is busy takes it in: the end of the iteration under way when it arrives. ``scheduled`` is when the iteration
+    starts in which it is first computed, ``planned`` when that iteration's plan was made.
     """
 
     start: Ints

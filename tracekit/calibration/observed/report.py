@@ -9,12 +9,15 @@ import numpy as np
 
 from replay_engine.calibration.outcome import implied
 from replay_engine.profile import Profile
+from replay_engine.rule_tables import rules_to
 from tracekit.calibration.observed.errors import Errors, errors_of
 from tracekit.calibration.observed.fit import ObservedFit
 from tracekit.calibration.observed.settings import Known
+from tracekit.calibration.observed.skew import skew_of
 from tracekit.calibration.observed.telling import Told
-from tracekit.calibration.observed.terms import UNITS, delivered_of, latency_of
+from tracekit.calibration.observed.terms import NAMES, UNITS, delivered_of, latency_of
 from tracekit.calibration.sources import ReportTable, SourceReport
+from tracekit.fitted_settings import fitted_note
 
 __all__ = ["errors_table", "profile_from", "report_of"]
 
@@ -25,7 +28,7 @@ _COUNTED = {
 }
 
 
-def profile_from(found: ObservedFit, prior: Profile | None, trace: str) -> Profile:
+def profile_from(found: ObservedFit, known: Known, prior: Profile | None, trace: str) -> Profile:
     """``ConfigError``: it beats the hardware's peaks (the search stays above them, so that it should not)."""
     latency = latency_of(found.best.vector, found.problem.expected.host)
     seen = found.problem.seen
@@ -39,7 +42,8 @@ def profile_from(found: ObservedFit, prior: Profile | None, trace: str) -> Profi
     peaks = prior is not None and not prior.synthetic
     return Profile(
         name=f"{trace}-observed", latency=latency, model=None if prior is None else prior.model,
-        hardware=None if prior is None else prior.hardware, synthetic=not peaks, fit=_fit_table(found), provenance=provenance,
+        hardware=None if prior is None else prior.hardware, synthetic=not peaks, fit=_fit_table(found, known),
+        provenance=provenance,
     )  # fmt: skip
 
 
@@ -51,7 +55,7 @@ def _source(told: Told, prior: Profile | None, trace: str) -> str:
     return f"{told.verdict} by the latencies of {trace}: {whose}, {told.low:.4g} to {told.high:.4g}"
 
 
-def _fit_table(found: ObservedFit) -> dict[str, Any]:
+def _fit_table(found: ObservedFit, known: Known) -> dict[str, Any]:
     best, run, there = found.best, found.best.run, delivered_of(found.best.vector)
     table: dict[str, Any] = {
         "observed_requests": found.problem.seen.known(), "iterations": len(run.start), "replays": found.replays,
@@ -62,8 +66,46 @@ def _fit_table(found: ObservedFit) -> dict[str, Any]:
     for each in _own_errors(found):
         table[f"{each.metric}_mean_error"] = round(each.mean, 5)
         table[f"{each.metric}_median_abs_error"] = round(each.each_p50, 5)
-    table["settings"] = {limit.knob: limit.value for limit in found.limits if limit.known != "at least"}
+    table["left_out"] = _left_out(found, known)
+    table["settings"], table["known"] = _held_under(found, known)
     return table
+
+
+def _left_out(found: ObservedFit, known: Known) -> list[str]:
+    """What is no term of the profile, each with what the latencies say of it."""
+    skew = skew_of(found.problem, found.best)
+    told = ["skew of context lengths is no term; too few requests to say what that costs" if skew is None else skew.words]
+    if not found.problem.free[NAMES.index("egress")]:
+        clock = found.problem.seen.clock or "server"
+        told.append(f"egress is 0: latencies of a {clock} clock end where the last token is made")
+    if known.shared_prefix:
+        told.append(f"all prompts of the trace were taken to begin with the same {known.shared_prefix:,} tokens: a replay of a"
+                    " trace without block hashes does not know that")  # fmt: skip
+    return told
+
+
+def _held_under(found: ObservedFit, known: Known) -> tuple[dict[str, Any], dict[str, str]]:
+    """The knobs that a replay with the profile takes, and how each is known. What never bound anybody is left to the defaults;
+    the release is always among them, since it decides what the others mean."""
+    policy = found.problem.replayer.policy
+    settings: dict[str, Any] = {}
+    how: dict[str, str] = {}
+    for limit in found.limits:
+        if limit.known != "at least":
+            settings[limit.knob], how[limit.knob] = limit.value, limit.known
+    for knob in sorted(known.given):
+        value = getattr(policy.scheduler, knob, policy.settings[knob])
+        if knob not in settings and value is not None:
+            settings[knob], how[knob] = value, "given"
+    if "max_model_len" not in settings:
+        settings["max_model_len"], how["max_model_len"] = policy.scheduler.max_model_len, "assumed"
+    if "engine_version" not in settings or known.release_assumed:
+        settings["engine_version"], how["engine_version"] = policy.scheduler.engine_version, "assumed"
+    for table, knobs in rules_to(policy.rules, changed_only=True).items():
+        for knob, value in knobs.items():
+            if isinstance(value, str | int | float):
+                settings[f"{table}.{knob}"], how[f"{table}.{knob}"] = value, "given"
+    return settings, how
 
 
 def _own_errors(found: ObservedFit) -> list[Errors]:
@@ -73,18 +115,19 @@ def _own_errors(found: ObservedFit) -> list[Errors]:
 
 def report_of(found: ObservedFit, known: Known, prior: Profile | None, trace: str) -> SourceReport:
     """Everything about the fit, for a person and for a program."""
-    profile = profile_from(found, prior, trace)
+    profile = profile_from(found, known, prior, trace)
     errors = _own_errors(found)
     tables = [_terms_table(found), _limits_table(found), errors_table(errors, "same run: what it was fitted to, replayed")]
     lines = [f"{_COUNTED[found.best.misfit.counting]}: the way that leaves the least error"]
     lines += [f"policy: {note}" for note in known.notes]
-    held = " ".join(f"--set {knob}={str(value).lower()}" for knob, value in profile.fit["settings"].items())
-    if held:
-        lines.append(f"a replay takes other settings unless they are given; those that it holds under: {held}")
+    held = fitted_note(profile)
+    if held is not None:
+        lines.append(f"a replay with this profile takes {held}")
     if profile.model is not None:
         lines += [f"implied by {what}: {value}" for what, value in implied(profile.latency, profile.model, profile.hardware)]
     elif profile.synthetic:
         lines.append('physics = "off": nobody said which model and card this was; --profile NAME says so')
+    lines += profile.fit["left_out"]
     lines.append(f"{found.replays} replays; losses after the first steps, by where they began: {_losses(found)}")
     document = {
         "terms": [asdict(told) | {"verdict": told.verdict, "low": told.low, "high": told.high} for told in found.told],

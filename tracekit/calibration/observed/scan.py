@@ -11,6 +11,7 @@ from replay_engine.config import ConfigError
 from replay_engine.policy import apply_set
 from replay_engine.profile import Profile
 from tracekit.calibration.observed.limits import Limit
+from tracekit.calibration.observed.observations import COUNTING
 from tracekit.calibration.observed.search import Problem, Trial, descend
 
 __all__ = ["Scan", "needed", "scan_near", "scan_values"]
@@ -20,6 +21,8 @@ ALIKE = 0.02
 NEARBY = {"num_gpu_blocks": ((0.8, 0.88, 0.94, 1.06, 1.12, 1.25), (0.88, 0.94, 0.97, 1.03, 1.06), (0.97, 0.985, 1.015, 1.03)),
           "max_num_seqs": ((0.94, 0.97, 0.985, 1.015, 1.03, 1.06),)}  # fmt: skip
 """Shares of the first guess that are tried, then of the best of those."""
+MOVES = 3
+"""How often the last of them are tried again from where they led."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,7 +60,9 @@ def scan_near(scan: Scan, knob: str, start: int, note: str, told: Callable[[str]
     """A count, from about ``start``, where it explains more than the present settings do; whether it does."""
     before, centre = scan.best.loss if getattr(scan.problem.replayer.policy.scheduler, knob) != start else np.inf, start
     problem, best = scan.problem, scan.best
-    for factors in NEARBY[knob]:
+    rounds, moved = list(NEARBY[knob]), 0
+    while rounds:
+        factors, was = rounds.pop(0), centre
         tried: dict[int, tuple[Problem, Trial]] = {}
         for value in _counts(knob, centre, factors):
             found = scan.under(knob, value, 0)
@@ -70,12 +75,25 @@ def scan_near(scan: Scan, knob: str, start: int, note: str, told: Callable[[str]
         best = min(best, follow(problem, best, 8, near=4), key=lambda each: each.loss)
         if best.loss > before * (1 - ALIKE):
             return False
+        problem, best = _recounted(problem, best)
         best = problem.rescaled(best)  # nearer than before: finer differences count
         scan.problem, scan.best, before = problem, best, np.inf
         if told is not None:
             told(f"{knob} = {centre}")
+        if not rounds and centre != was and moved < MOVES:  # downhill: it goes on as long as it goes down
+            rounds, moved = [factors], moved + 1
     scan.limits.append(Limit(knob=knob, value=centre, known="by replay", note=note))
     return True
+
+
+def _recounted(problem: Problem, best: Trial) -> tuple[Problem, Trial]:
+    """The way of counting was chosen under other settings: whether another one explains more now."""
+    found = [(problem, best)]
+    for way in COUNTING:
+        if way != best.misfit.counting:
+            own = replace(problem, counting=way, scales=dict(problem.scales))
+            found.append((own, follow(own, own.judged(best.vector, best.run), 8, near=4)))
+    return min(found, key=lambda each: each[1].loss)
 
 
 def needed(scan: Scan, knob: str, roomy: int) -> bool:

@@ -34,6 +34,8 @@ class Known:
     notes: tuple[str, ...]
     profile: Profile
     shared_prefix: int = 0
+    release_assumed: bool = False
+    """Whether another release stands for the one that was named, or nobody named one."""
 
 
 def known_settings(policy: str | None, sets: Sequence[str], prior: Profile | None) -> Known:
@@ -42,7 +44,9 @@ def known_settings(policy: str | None, sets: Sequence[str], prior: Profile | Non
     line = None if policy is None else _LINE.search(policy)
     if line is not None:
         sets, policy = (*_line_sets(line[1]), *sets), None
-    plain, notes, shared = [], [], 0
+    plain: list[str] = []
+    notes: list[str] = []
+    shared, assumed = 0, False
     for each in sets:
         name, _, value = each.partition("=")
         bare = name.strip().removeprefix("scheduler.")
@@ -51,14 +55,16 @@ def known_settings(policy: str | None, sets: Sequence[str], prior: Profile | Non
         elif bare == "engine_version":
             release, note = _release(value.strip())
             plain.append(f"engine_version={release}")
-            notes += [note] if note else []
+            notes, assumed = [*notes, *([note] if note else [])], note is not None
         else:
             plain.append(each)
     built = policy_from(profile, policy, plain, fitted=False)
     if "engine_version" not in built.settings:
+        assumed = True
         notes.append(f"engine_version = {built.scheduler.engine_version} is assumed: nobody said which release it was")
     given, notes = frozenset(built.settings), [*built.notes, *notes]
-    return Known(policy=built, given=given, notes=tuple(notes), profile=profile, shared_prefix=shared)
+    return Known(policy=built, given=given, notes=tuple(notes), profile=profile, shared_prefix=shared,
+                 release_assumed=assumed)  # fmt: skip
 
 
 def _line_sets(text: str) -> list[str]:

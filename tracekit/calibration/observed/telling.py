@@ -111,5 +111,6 @@ def _shares(at: Trial) -> list[float]:
     total = max(float(run.device.sum()), 1.0)
     computed = int(((run.tokens > 0) | (run.seqs > 0)).sum())
     beyond = float(np.maximum(run.tokens - knee, 0).sum())
-    parts = (floor * computed, 0.0, b * beyond, c * float(run.qk.sum()), d * float(run.seqs.sum()), e * float(run.kv.sum()), 0.0, 0.0)
+    others = (v * float(x.sum()) for v, x in ((c, run.qk), (d, run.seqs), (e, run.kv)))
+    parts = (floor * computed, 0.0, b * beyond, *others, 0.0, 0.0)
     return [part / total for part in parts]
