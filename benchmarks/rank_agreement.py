@@ -95,8 +95,8 @@ def _report(model: Any, options: Any, latency: Latency, given: argparse.Namespac
     own_tau, own_regret = agreement(_means(rounds[:half]), _means(rounds[half:] or rounds), first)
     if 100 * own_regret > REGRET or own_tau < TAU:
         notes.append(
-            f"the engine's own rounds agree at tau {own_tau:.2f} and {own_regret:.1%} regret over {given.rounds} rounds: the targets"
-            " lie below its noise here, and no prediction can be held to them; more --rounds, or a quiet machine"
+            f"the engine's own rounds agree at tau {own_tau:.2f} and {own_regret:.1%} regret over {given.rounds} rounds: the"
+            " targets lie below its noise here, and no prediction can be held to them; more --rounds, or a quiet machine"
         )
     return Report(benchmark="rank_agreement", figures=figures, notes=notes)
 
