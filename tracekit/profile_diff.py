@@ -75,6 +75,8 @@ def _facts(profile: Profile) -> dict[str, Any]:
     for table in ("model", "hardware"):
         facts = getattr(profile, table)
         found |= {f"{table}.{key}": value for key, value in (asdict(facts) if facts is not None else {}).items()}
+    held = profile.fit.get("settings")
+    found |= {f"fit.settings.{knob}": value for knob, value in (held.items() if isinstance(held, dict) else ())}
     return found | {f"fit.{key}": value for key, value in profile.fit.items() if not isinstance(value, dict)}
 
 

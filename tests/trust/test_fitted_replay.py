@@ -21,6 +21,7 @@ from tracekit.delivery import Delivery, DeliverySource, delivery_of
 from tracekit.explain import explain
 from tracekit.fitted_settings import fitted_note, fitted_sets
 from tracekit.policy_source import policy_from
+from tracekit.profile_diff import diff_profiles
 from tracekit.store import Store
 
 __all__: list[str] = []
@@ -85,6 +86,9 @@ def test_profiles_without_settings_and_of_other_versions_are_read(tmp_path: Path
     assert fitted_sets(old) == ("max_num_seqs=6",)
     assert "max_num_seqs=6: what profile seen was fitted under" in (fitted_note(old) or "")
     assert fitted_sets(replace(PLAIN, fit={"settings": 3})) == ()
+    differs = {each.what: (each.one, each.other) for each in diff_profiles(old, PLAIN).facts}
+    assert differs["fit.settings.num_gpu_blocks"] == (None, 900)
+    assert "fit.settings.max_num_seqs" not in differs
     assert delivery_of(replace(PLAIN, fit={"ingress_ns": "soon", "egress_ns": True}), Rules()) == Delivery()
 
 
