@@ -203,6 +203,9 @@
       const paused = Boolean((clicks || 0) % 2);
       return [paused, paused ? "Go on" : "Pause", String(paused)];
     },
+    same: function (value) {
+      return value;
+    },
     help: function () {
       return true;
     },

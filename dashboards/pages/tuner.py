@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash.exceptions import PreventUpdate
 
 from dashboards.address import parse_address
 from dashboards.markup import aria, control, figure_with_table
@@ -77,7 +78,7 @@ def layout() -> Any:
             dcc.Interval(id="tn-tick", interval=EVERY_MS),
             dcc.Store(id="tn-all"),
             dcc.Store(id="tn-drawn"),
-            *(dcc.Store(id=name) for name in ("tn-moved", "tn-painted")),
+            *(dcc.Store(id=name) for name in ("tn-moved", "tn-painted", "tn-paused")),
         ]
     )
 
@@ -86,6 +87,7 @@ def _actions() -> list[Any]:
     return [
         html.Button("Stop the search", id="tn-stop", type="button", style=HIDDEN),
         html.Button("Go on with the search", id="tn-resume", type="button", style=HIDDEN),
+        html.Button("Pause", id="tn-pause", type="button", title="Ask for no news while I read", style=HIDDEN),
         html.Span(id="tn-acted", role="status", className="quiet"),
     ]
 
@@ -93,11 +95,14 @@ def _actions() -> list[Any]:
 def register(app: Dash, book: RunBook) -> None:
     """The address asks for an answer; what is drawn already is not sent again. Brushing is the browser's alone."""
 
-    def show(search: str | None, theme: str | None, _: int | None, drawn: list[Any] | None) -> tuple[Any, ...]:
+    def show(search: str | None, theme: str | None, _: int | None, drawn: list[Any] | None, paused: bool | None) -> Any:
+        if paused and ctx.triggered_id == "tn-tick":
+            raise PreventUpdate
         return render(book, search, theme if theme in THEMES else "light", drawn)
 
     inputs = [Input("url", "search"), Input("theme", "data"), Input("tn-tick", "n_intervals")]
-    app.callback([Output(*each) for each in _OUTPUTS], *inputs, State("tn-drawn", "data"))(show)
+    app.callback([Output(*each) for each in _OUTPUTS], *inputs, State("tn-drawn", "data"), State("tn-paused", "data"))(show)
+    _register_pause(app)
     # Dash has no types for these.
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("ways", "choose"),
@@ -125,6 +130,20 @@ def register(app: Dash, book: RunBook) -> None:
 
     buttons = [Input("tn-stop", "n_clicks"), Input("tn-resume", "n_clicks")]
     app.callback(Output("tn-acted", "children"), *buttons, State("url", "search"), prevent_initial_call=True)(acted)
+
+
+def _register_pause(app: Dash) -> None:
+    """A search that can be stopped is under way, and can be looked at in peace."""
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("tracekit", "pause"),
+        Output("tn-paused", "data"),
+        Output("tn-pause", "children"),
+        Output("tn-pause", "aria-pressed"),
+        Input("tn-pause", "n_clicks"),
+    )
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("tracekit", "same"), Output("tn-pause", "style"), Input("tn-stop", "style")
+    )
 
 
 def render(book: RunBook, search: str | None, theme: str, drawn: list[Any] | None = None) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.dashboards.browser import serving
 from tests.dashboards.studies import made_study, many_rows
 from tests.dashboards.test_browser import Watched, watch  # noqa: F401 - a fixture
 from tracekit.cli.main import main
+from tracekit.jobs import Job
 from tracekit.store import Store
 from tuner import tune
 
@@ -97,3 +99,31 @@ def test_the_page_is_readable_in_both_themes_and_on_a_phone(
         shown.page.wait_for_function(READY)
         shown.page.set_viewport_size({"width": 390, "height": 800})
         shown.page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")  # figures follow in a moment
+
+
+def test_a_search_under_way_is_looked_at_in_peace_and_then_gone_on_with(
+    store: Store,
+    watch: Callable[..., Watched],  # noqa: F811
+) -> None:
+    running = Job.create(store.folder, "tune", {"argv": ["tracekit", "tune", "x"]})
+    running.begin()
+    rows = many_rows(40)
+    folder = made_study(store, rows[:30], job=running.id, trials=60)
+    with serving(store.path) as url:
+        shown = watch(url).open("tuner")
+        page = shown.page
+        page.wait_for_function(READY)
+        first = shown.until("tn-said", "30")
+        page.get_by_role("button", name="Pause", exact=True).last.click()
+        page.wait_for_function("() => document.getElementById('tn-pause').textContent === 'Go on'")
+        page.evaluate("() => window.scrollTo(0, 400)")
+        with (folder / "trials.jsonl").open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows[30:])
+        for _ in range(2):  # two ticks that are answered with nothing
+            with page.expect_response(lambda answer: answer.status == 204):
+                pass
+        assert shown.text("tn-said") == first
+        page.evaluate("() => document.getElementById('tn-pause').click()")
+        shown.until("tn-said", "40")
+        assert page.evaluate("() => window.scrollY") == 400
+    running.finish({"exit_code": 0})
