@@ -34,8 +34,8 @@ def choices(book: RunBook, ref: str) -> tuple[list[dict[str, str]], str | None]:
     except TracekitError:
         run = None
     if run is not None:
-        slo = "its policy, profile and SLO" if run["slo"] is not None else "its policy and profile; it has no SLO"
-        listed.insert(0, {"value": f"run:{run['run']}", "label": f"run {run['run']} of {run['trace_name']}: {slo}"})
+        slo = "" if run["slo"] is not None else ", no SLO"
+        listed.insert(0, {"value": f"run:{run['run']}", "label": f"run {run['run']} of {run['trace_name']}{slo}"})
     return listed, listed[0]["value"] if listed else None
 
 

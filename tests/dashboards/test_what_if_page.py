@@ -136,7 +136,7 @@ def test_nothing_asked_yet(store: Store) -> None:
 
 def test_the_form_becomes_the_command(book: RunBook) -> None:
     listed, first = what_if.choices(book, "1")
-    assert first == "run:1" and listed[0]["label"] == "run 1 of short: its policy, profile and SLO"
+    assert first == "run:1" and listed[0]["label"] == "run 1 of short"
     form = {"trace": "run:1", "target": "95%", "windows": "3", "price": "2.5", "rate": "2", "isl": "1.5", "osl": "0.5",
             "burst": "0", "replicas": "3", "kv": "2", "tp": "2", "hardware": "hardware=h20",
             "new-slo": "ttft=1s, tpot=50ms", "new-price": "1",
