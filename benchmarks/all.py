@@ -23,10 +23,11 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 NAMES = (
     "startup", "iterations", "lean", "mooncake", "policies", "blame", "whole", "experiment", "load", "dashboard",
-    "dashboard_served", "dashboard_soak", "export", "engine",
+    "dashboard_served", "dashboard_tuner", "dashboard_soak", "export", "engine",
 )  # fmt: skip
 FULL = {"dashboard_served": ["--sequences", "30"]}
 QUICK = {
+    "dashboard_tuner": ["--visits", "2", "--brushes", "10"],
     "dashboard_served": ["--iterations", "100000", "--brushes", "5", "--alone", "40", "--visits", "2"],
     "dashboard_soak": ["--minutes", "1"],
     "export": ["--requests", "5000", "--page-requests", "20000"],

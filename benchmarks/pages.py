@@ -26,8 +26,9 @@ ARGUMENTS = [
 DRAWN = {
     "timeline": "() => document.querySelectorAll('#timeline .scatterlayer .trace path.js-fill').length >= 5",
     "verdict": "() => document.querySelector('.finding') && document.querySelectorAll('#vd-excess .barlayer path').length > 0",
-    "tuner": "() => document.querySelectorAll('#page .js-plotly-plot .main-svg .plot').length >= 5"
-             " && document.querySelectorAll('#tn-ways path').length > 0",
+    "tuner": "() => { const ways = document.querySelector('#tn-ways .js-plotly-plot');"
+             " return ways && ways.dataset.heard === 'yes' && ways.querySelector('path.js-line')"
+             " && document.querySelector('#tn-history .scatterlayer path.point'); }",
 }  # fmt: skip
 """When a page shows what was asked of it."""
 MB = 1e6
@@ -105,7 +106,7 @@ def visited(url: str, server: psutil.Process, pages: dict[str, str], repeats: in
 def _visit(browser: Any, process: psutil.Process, server: psutil.Process, address: str, drawn: str) -> Visits:
     page = browser.new_context(viewport={"width": 1400, "height": 1100}).new_page()
     answers: list[Any] = []
-    page.on("requestfinished", answers.append)
+    page.on("requestfinished", lambda request: answers.append(request))
     before, began = (_cpu(server), _cpu(process)), time.perf_counter()
     page.goto(address)
     page.wait_for_function(drawn, timeout=120_000)

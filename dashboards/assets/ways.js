@@ -5,6 +5,7 @@
   const FIGURE = "tn-ways";
   let shown = null;
   let painted = null;
+  let chosen = null;
 
   function parse(text) {
     const found = new Map();
@@ -43,6 +44,8 @@
     return [x, y];
   }
 
+  // Points that are kept stay as they are, the others fade. Plotly would compute and draw the figure anew for it; where its points
+  // cannot be told apart it does.
   function mark(name, numbers) {
     const figure = plot(name);
     if (!figure || !figure.data) { return; }
@@ -58,7 +61,65 @@
       for (let i = 0; i < ids.length; i += 1) { if (numbers.has(ids[i])) { found.push(i); } }
       places.push(found);
     });
-    if (which.length) { window.Plotly.restyle(figure, { selectedpoints: places }, which); }
+    if (which.length && !fade(figure, which, places)) { window.Plotly.restyle(figure, { selectedpoints: places }, which); }
+  }
+
+  // What is drawn of each trace of lines or points.
+  function drawn(figure) {
+    const groups = new Map();
+    for (const group of figure.querySelectorAll(".scatterlayer > .trace")) {
+      const trace = group.__data__ && group.__data__[0] && group.__data__[0].trace;
+      if (trace) { groups.set(trace.index, group); }
+    }
+    return groups;
+  }
+
+  // Plotly has an element for every line; one path for all of a trace is drawn many times faster.
+  function stroke(figure, which, found) {
+    const groups = drawn(figure);
+    const { xaxis, yaxis } = figure._fullLayout;
+    const boxes = which.map((at) => groups.get(at) && groups.get(at).querySelector(".lines"));
+    if (!xaxis || !yaxis || boxes.some((box) => !box)) { return false; }
+    which.forEach(function (at, k) {
+      const [x, y] = found[k];
+      let text = "";
+      let pen = "M";
+      for (let i = 0; i < x.length; i += 1) {
+        if (x[i] === null || y[i] === null) { pen = "M"; continue; }
+        text += pen + xaxis.c2p(x[i]).toFixed(1) + "," + yaxis.c2p(y[i]).toFixed(1);
+        pen = "L";
+      }
+      const [path, ...others] = boxes[k].querySelectorAll("path.js-line");
+      const line = path || boxes[k].appendChild(document.createElementNS("http://www.w3.org/2000/svg", "path"));
+      const look = groups.get(at).__data__[0].trace.line;
+      line.setAttribute("class", "js-line");
+      Object.assign(line.style, { fill: "none", stroke: look.color, strokeWidth: look.width + "px" });
+      line.setAttribute("d", text || "M0,0");
+      others.forEach((path) => path.remove());
+      // A trace of nothing would be taken away: a place out of sight keeps it.
+      Object.assign(figure.data[at], x.length ? { x: x, y: y } : { x: [0], y: [2] });
+    });
+    return true;
+  }
+
+  function fade(figure, which, places) {
+    const groups = drawn(figure);
+    const work = [];
+    for (let k = 0; k < which.length; k += 1) {
+      const group = groups.get(which[k]);
+      const points = group ? group.querySelectorAll("path.point") : [];
+      for (const point of points) { if (!point.__data__ || point.__data__.i === undefined) { return false; } }
+      work.push([points, places[k]]);
+    }
+    for (const [points, found] of work) {
+      const kept = found && new Set(found);
+      for (const point of points) {
+        const wanted = !kept || kept.has(point.__data__.i) ? "" : "0.15";
+        if (point.style.strokeOpacity !== wanted) { point.style.strokeOpacity = point.style.fillOpacity = wanted; }
+      }
+    }
+    which.forEach((at, k) => { figure.data[at].selectedpoints = places[k]; });
+    return true;
   }
 
   function outline(figure, ranges, axes) {
@@ -91,8 +152,12 @@
     }
     const best = lines(ways, 0, ways.best, kept);
     const rest = lines(ways, ways.best, n, kept);
-    const update = { x: [rest[0], best[0]], y: [rest[1], best[1]] };
-    window.Plotly.update(figure, update, { shapes: outline(figure, ranges, ways.place.length), selections: [] }, [1, 2]);
+    const boxes = { shapes: outline(figure, ranges, ways.place.length), selections: [] };
+    if (stroke(figure, [1, 2], [rest, best])) {
+      window.Plotly.update(figure, {}, boxes);  // relayout would tell Dash, which would draw all of it anew
+    } else {
+      window.Plotly.update(figure, { x: [rest[0], best[0]], y: [rest[1], best[1]] }, boxes, [1, 2]);
+    }
     painted = token;
     figure.dataset.brushed = token;
     window.setTimeout(function () { follow(ways, kept, ranges.size > 0); }, 0);
@@ -103,12 +168,16 @@
   function follow(ways, kept, brushed) {
     const numbers = new Set();
     for (let row = 0; row < ways.trial.length; row += 1) { if (kept[row]) { numbers.add(ways.trial[row]); } }
+    chosen = brushed ? numbers : null;
     mark("tn-history", brushed ? numbers : null);
     mark("tn-front", brushed ? numbers : null);
-    const rows = brushed ? shown.rows.filter((row) => numbers.has(row.trial)) : shown.rows;
-    api.set_props("tn-grid", { rowData: rows });
+    api.set_props("tn-grid", { rowData: listed(shown.rows) });
     const count = numbers.size.toLocaleString("en") + " of " + ways.trial.length.toLocaleString("en") + " trials are marked";
     api.set_props("tn-chosen", { children: brushed ? count : "" });
+  }
+
+  function listed(rows) {
+    return chosen ? rows.filter((row) => chosen.has(row.trial)) : rows;
   }
 
   function go(query) {
@@ -144,6 +213,13 @@
     figure.on("plotly_selected", function (box) { if (box && box.range && shown && shown.ways) { boxed(box); } });
     figure.on("plotly_deselect", function () { brush(new Map()); });
     figure.on("plotly_doubleclick", function () { brush(new Map()); });
+    figure.on("plotly_relayout", function (change) { if (change && change.autosize) { again(); } });
+  }
+
+  // A figure of another size has been drawn anew, from before the brush.
+  function again() {
+    const text = new URLSearchParams(location.search).get("br") || "";
+    if (text) { paint(text, true); }
   }
 
   // A figure that React has just put there is drawn a moment later, on a busy machine a long one.
@@ -170,6 +246,10 @@
         go(query);
       }
       return api.no_update;
+    },
+    rows: function (data) {
+      if (!new URLSearchParams(location.search).get("br")) { chosen = null; }
+      return data && data.rows ? listed(data.rows) : [];
     },
     paint: function (search, data) {
       if (data) {

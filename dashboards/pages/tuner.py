@@ -36,7 +36,7 @@ HIDDEN = {"display": "none"}
 LISTED = 100
 _OUTPUTS = (
     ("tn-study", "options"), ("tn-study", "value"), ("tn-said", "children"), ("tn-error", "children"), ("tn-trial", "children"),
-    ("tn-answer", "children"), ("tn-body", "children"), ("tn-grid", "rowData"), ("tn-grid", "columnDefs"), ("tn-all", "data"),
+    ("tn-answer", "children"), ("tn-body", "children"), ("tn-grid", "columnDefs"), ("tn-all", "data"),
     ("tn-drawn", "data"), ("tn-stop", "style"), ("tn-resume", "style"),
 )  # fmt: skip
 
@@ -123,6 +123,10 @@ def register(app: Dash, book: RunBook) -> None:
         Input("url", "search"),
         Input("tn-all", "data"),
     )
+    # The rows are sent once: brushes choose among them, and the list has them from there too.
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("ways", "rows"), Output("tn-grid", "rowData"), Input("tn-all", "data")
+    )
     register_trial(app, book)
 
     def acted(_: int | None, __: int | None, search: str | None) -> Any:
@@ -149,13 +153,13 @@ def _register_pause(app: Dash) -> None:
 def render(book: RunBook, search: str | None, theme: str, drawn: list[Any] | None = None) -> tuple[Any, ...]:
     """What the page shows for an address, in the order of ``_OUTPUTS``. ``drawn``: the mark of what it shows already."""
     address = parse_address(search)
-    keep = [no_update] * 5
+    keep = [no_update] * 4
     hidden = (HIDDEN, HIDDEN)
     try:
         study = load_study(book.store, address.study or "last")
         options = [_option(each) for each in list_studies(book.store, LISTED)]
     except TracekitError as error:
-        return [], None, "", str(error), None, None, None, [], no_update, None, None, *hidden
+        return [], None, "", str(error), None, None, None, no_update, None, None, *hidden
     mark = [study.key, study.changed, study.state, theme]
     state, panel = standing(study), render_trial(book, study, address)
     buttons = _buttons(book, study)
@@ -166,7 +170,7 @@ def render(book: RunBook, search: str | None, theme: str, drawn: list[Any] | Non
     data = None if ways is None else ways_data(ways)
     shown = {"ways": data, "rows": rows}
     body = list(_body(study, ways, look))
-    return options, study.key, state, "", panel, list(answer_of(study)), body, rows, columns_of(study), shown, mark, *buttons
+    return options, study.key, state, "", panel, list(answer_of(study)), body, columns_of(study), shown, mark, *buttons
 
 
 def act(book: RunBook, search: str | None, what: str) -> str:

@@ -22,7 +22,7 @@ from dashboards.downloads import RUN_KINDS, STUDY_KINDS
 from dashboards.pages import verdict
 from dashboards.queries import RunBook
 from tests.dashboards.browser import serving
-from tests.dashboards.studies import made_study, trial_row
+from benchmarks.page_studies import made_study, trial_row
 from tests.dashboards.test_browser import Watched, watch  # noqa: F401 - a fixture
 from tracekit.exports.export import export
 from tracekit.replay import replay

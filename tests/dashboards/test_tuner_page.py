@@ -30,7 +30,7 @@ from dashboards.study_words import describe_front, describe_gains, describe_hist
 from dashboards.ways_figure import ways_data, ways_figure
 from dashboards.work import list_work
 from tests.dashboards.runs import in_a_killed_process
-from tests.dashboards.studies import made_study, many_rows, trial_row
+from benchmarks.page_studies import made_study, many_rows, trial_row
 from tracekit.jobs import Job, list_jobs
 from tracekit.store import Store
 from tracekit.studies import Study, load_study
@@ -211,7 +211,7 @@ def test_how_a_study_stands(store: Store) -> None:
 def test_the_page_is_drawn_and_not_sent_twice(store: Store, study: Study) -> None:
     book = RunBook(store.path)
     answer = tuner.render(book, "", "light")
-    options, value, said, error, panel, answered, body, rows, columns, sent, mark, stop, resume = answer
+    options, value, said, error, panel, answered, body, columns, sent, mark, stop, resume = answer
     assert [each["value"] for each in options] == [value] == [study.key]
     assert said.startswith("Finished: 6 of 6 trials. 4 complete, 1 pruned, 1 failed.") and error == "" and panel is None
     assert "--max-num-batched-tokens 2048" in shown(answered) and "QUEUE_SEATS (gone)" in shown(answered)
@@ -219,10 +219,10 @@ def test_the_page_is_drawn_and_not_sent_twice(store: Store, study: Study) -> Non
     for name in ("tn-gains", "tn-ablation", "tn-history", "tn-front", "tn-steps", "tn-levels", "tn-shares", "tn-ways"):
         assert f'"{name}"' in text and f'"{name}-said"' in text, name
     assert "NaN" not in text
-    assert [row["trial"] for row in rows] == list(range(6)) and rows == trial_rows(study) == sent["rows"]
+    assert sent["rows"] == trial_rows(study) and [row["trial"] for row in sent["rows"]] == list(range(6))
     assert {"k0", "k1", "k2", "value", "ttft_p99"} <= {column["field"] for column in columns}
     again = tuner.render(book, "?trial=2&br=0:0-0.5", "light", json.loads(json.dumps(mark)))
-    assert again[5] is no_update and again[6:11] == (no_update,) * 5 and again[2] == said
+    assert again[5] is no_update and again[6:10] == (no_update,) * 4 and again[2] == said
     assert (stop, resume) == (tuner.HIDDEN, tuner.HIDDEN)
     assert tuner.render(book, "", "dark", mark)[6] is not no_update
     assert tuner.render(book, "?study=ffff", "light")[3].startswith("study ffff: no such study; expected the key of one")

@@ -1,4 +1,4 @@
-"""Studies whose values are known, written as the tuner writes them."""
+"""Studies whose values are known, written as the tuner writes them, for benchmarks and tests of the pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from tracekit.jobs import Job
 from tracekit.store import Store
 
-__all__ = ["made_study", "trial_row"]
+__all__ = ["made_study", "many_rows", "trial_row"]
 
 KNOBS = [
     {"name": "max_num_batched_tokens", "levels": [1024, 2048, 4096, 8192], "ordered": True, "when": None},
