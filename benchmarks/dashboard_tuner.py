@@ -1,8 +1,8 @@
 """The Tuner page with many trials: when it is drawn, and how long a brush over its parallel coordinates takes.
 
-``python -m benchmarks.dashboard_tuner [--json] [--trials 2000] [--visits 5] [--brushes 40]``. A made-up study of three knobs, a server in
-a process of its own, headless Chromium with an empty cache. A brush lasts from the button that is let go until the lines, the
-other figures, the list of trials and the count of those that are marked have been painted.
+``python -m benchmarks.dashboard_tuner [--json] [--trials 2000] [--visits 5] [--brushes 40]``. A made-up study of three knobs, a
+server in a process of its own, headless Chromium with an empty cache. A brush lasts from the button that is let go until the
+lines, the other figures, the list of trials and the count of those that are marked have been painted.
 """
 
 from __future__ import annotations

@@ -114,8 +114,7 @@
     for (const [points, found] of work) {
       const kept = found && new Set(found);
       for (const point of points) {
-        const wanted = !kept || kept.has(point.__data__.i) ? "" : "0.15";
-        if (point.style.strokeOpacity !== wanted) { point.style.strokeOpacity = point.style.fillOpacity = wanted; }
+        point.classList.toggle("faded", Boolean(kept) && !kept.has(point.__data__.i));
       }
     }
     which.forEach((at, k) => { figure.data[at].selectedpoints = places[k]; });

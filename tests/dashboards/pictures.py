@@ -12,10 +12,10 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
+from benchmarks.page_studies import made_study, many_rows
 from benchmarks.pages import ARGUMENTS, ROOT, chromium
 from tests.dashboards.browser import serving
 from tests.dashboards.cases import Cases
-from benchmarks.page_studies import made_study, many_rows
 from tests.dashboards.tour import run_demo, walk
 from tracekit.generators.recipe import build_case
 from tracekit.store import Store

@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from benchmarks.page_studies import made_study, trial_row
 from dashboards import downloads
 from dashboards.access import Access
 from dashboards.app import create_app
@@ -22,7 +23,6 @@ from dashboards.downloads import RUN_KINDS, STUDY_KINDS
 from dashboards.pages import verdict
 from dashboards.queries import RunBook
 from tests.dashboards.browser import serving
-from benchmarks.page_studies import made_study, trial_row
 from tests.dashboards.test_browser import Watched, watch  # noqa: F401 - a fixture
 from tracekit.exports.export import export
 from tracekit.replay import replay

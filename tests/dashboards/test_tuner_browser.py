@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.dashboards.browser import serving
 from benchmarks.page_studies import made_study, many_rows
+from tests.dashboards.browser import serving
 from tests.dashboards.test_browser import Watched, watch  # noqa: F401 - a fixture
 from tracekit.cli.main import main
 from tracekit.jobs import Job
@@ -62,7 +62,7 @@ def test_brushes_add_up_stand_in_the_address_and_mark_the_other_figures(
         assert re.search(r"br=0:0\.\d+-0\.\d+,1:0\.\d+-1$", page.url), page.url
         marked = "() => document.querySelector('#tn-history .js-plotly-plot').data.flatMap(t => t.selectedpoints || []).length"
         assert page.evaluate(marked) == len(both)
-        clear = "() => [...document.querySelectorAll('#tn-history path.point')].filter(each => !each.style.fillOpacity).length"
+        clear = "() => document.querySelectorAll('#tn-history path.point:not(.faded)').length"
         assert page.evaluate(clear) == len(both)
         page.reload()
         page.wait_for_function(SAID, arg=said)

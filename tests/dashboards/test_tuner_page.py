@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from dash import no_update
 
+from benchmarks.page_studies import made_study, many_rows, trial_row
 from dashboards.address import Address, parse_address
 from dashboards.pages import tuner
 from dashboards.pages.tuner_trial import render_trial, start
@@ -30,7 +31,6 @@ from dashboards.study_words import describe_front, describe_gains, describe_hist
 from dashboards.ways_figure import ways_data, ways_figure
 from dashboards.work import list_work
 from tests.dashboards.runs import in_a_killed_process
-from benchmarks.page_studies import made_study, many_rows, trial_row
 from tracekit.jobs import Job, list_jobs
 from tracekit.store import Store
 from tracekit.studies import Study, load_study
