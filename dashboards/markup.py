@@ -8,7 +8,7 @@ from typing import Any
 
 from dash import dcc, html
 
-__all__ = ["GRAPH", "aria", "control", "copy_button", "data_table", "figure_with_table"]
+__all__ = ["GRAPH", "aria", "control", "copy_button", "data_table", "drawn_numbers", "figure_with_table"]
 
 
 GRAPH: Any = {
@@ -50,7 +50,7 @@ def figure_with_table(
 ) -> Any:
     """A figure under the sentence that says it, with the drawn numbers as a table behind a switch (``opened``: it is seen at
     once), and ways to save it. ``name``: its id."""
-    table = html.Details([html.Summary("The same as a table"), _told(head, rows, opened)], open=opened)
+    table = html.Details([html.Summary("The same as a table"), drawn_numbers(head, rows, opened=opened)], open=opened)
     return html.Figure(
         [
             html.Figcaption(said, id=f"{name}-said", className="summary"),
@@ -61,7 +61,7 @@ def figure_with_table(
     )
 
 
-def _told(head: Sequence[str], rows: Sequence[Sequence[Any]], opened: bool) -> Any:
+def drawn_numbers(head: Sequence[str], rows: Sequence[Sequence[Any]], *, opened: bool = False) -> Any:
     """The drawn numbers. Plain text is handed over as data, and the browser makes a table of it when it is looked at: a component
     for every cell of a few hundred rows would keep a page busy for seconds."""
     more = f" (the first {_MOST_ROWS})" if len(rows) > _MOST_ROWS else ""

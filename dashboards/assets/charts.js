@@ -147,7 +147,7 @@
   document.addEventListener("toggle", function (event) {
     const details = event.target;
     if (!details.open || !details.querySelector) { return; }
-    const box = details.querySelector(":scope > .told");
+    const box = details.querySelector(".told");
     if (!box) { return; }
     fill(box);
     if (!box.dataset.kept) {

@@ -8,7 +8,7 @@ import dash_ag_grid as dag
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 
 from dashboards.address import METRICS, Address, parse_address
-from dashboards.markup import aria, control, data_table
+from dashboards.markup import aria, control, drawn_numbers
 from dashboards.palette import GRID_THEME, THEMES
 from dashboards.queries import RunBook
 from dashboards.request_rows import DRAWN, LISTED, SORTS, Life, RequestTable, list_requests, lives_of
@@ -209,6 +209,4 @@ def _table(lives: tuple[Life, ...]) -> Any:
         for life in lives
         for each in life.stretches
     ]
-    return data_table(
-        ("Request", "Phase", "Reason", "From", "Length"), rows[:1000], caption="The drawn requests' lives", numeric=3
-    )
+    return drawn_numbers(("Request", "Phase", "Reason", "From", "Length"), rows)

@@ -138,6 +138,9 @@ def test_every_page_of_a_run_says_something_and_never_nan(name: str, cases: Case
         assert not re.search(WORDLESS, text), (page, text)
         if name == "lean" and page in ("/timeline", "/memory", "/tail"):
             assert "--events full" in text, (page, text)
+        if page == "/requests" and name != "lean":
+            site.page.locator("details:has(#rq-table) summary").click()
+            site.page.wait_for_selector("#rq-table tbody tr")
     assert re.search(r"no SLO|attainment", site.page.inner_text("#heading"))
 
 
