@@ -103,6 +103,7 @@ def register(app: Dash, book: RunBook) -> None:
     inputs = [Input("url", "search"), Input("theme", "data"), Input("tn-tick", "n_intervals")]
     app.callback([Output(*each) for each in _OUTPUTS], *inputs, State("tn-drawn", "data"), State("tn-paused", "data"))(show)
     _register_pause(app)
+    _register_rows(app)
     # Dash has no types for these.
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("ways", "choose"),
@@ -123,10 +124,6 @@ def register(app: Dash, book: RunBook) -> None:
         Input("url", "search"),
         Input("tn-all", "data"),
     )
-    # The rows are sent once: brushes choose among them, and the list has them from there too.
-    app.clientside_callback(  # type: ignore[no-untyped-call]
-        ClientsideFunction("ways", "rows"), Output("tn-grid", "rowData"), Input("tn-all", "data")
-    )
     register_trial(app, book)
 
     def acted(_: int | None, __: int | None, search: str | None) -> Any:
@@ -134,6 +131,13 @@ def register(app: Dash, book: RunBook) -> None:
 
     buttons = [Input("tn-stop", "n_clicks"), Input("tn-resume", "n_clicks")]
     app.callback(Output("tn-acted", "children"), *buttons, State("url", "search"), prevent_initial_call=True)(acted)
+
+
+def _register_rows(app: Dash) -> None:
+    """The rows of all trials are sent once: brushes choose among them, and the list has them from there too."""
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("ways", "rows"), Output("tn-grid", "rowData"), Input("tn-all", "data")
+    )
 
 
 def _register_pause(app: Dash) -> None:
