@@ -20,7 +20,7 @@ from benchmarks.page_studies import made_study, many_rows
 from benchmarks.pages import ARGUMENTS, DRAWN, chromium, served, visited
 from tracekit.store import Store
 
-__all__ = ["main", "measure"]
+__all__ = ["brush", "main", "measure"]
 
 AXES = 4
 """Three knobs and what is sought."""
@@ -35,11 +35,12 @@ _LISTEN = """() => {
 """The observer is told once the count has changed, which is last; the frame that paints it has passed when the timer runs."""
 
 
-def _box(page: Any, axis: int, low: float, high: float) -> None:
+def brush(page: Any, axis: int, low: float, high: float, axes: int = AXES) -> None:
+    """Draw a box over one axis of the lines, from ``low`` to ``high`` of its height."""
     area = page.locator("#tn-ways .nsewdrag").first.bounding_box()
 
     def at(x: float, y: float) -> tuple[float, float]:
-        return area["x"] + area["width"] * (x + 0.3) / (AXES - 0.1), area["y"] + area["height"] * (1 - (y + 0.04) / 1.08)
+        return area["x"] + area["width"] * (x + 0.3) / (axes - 0.1), area["y"] + area["height"] * (1 - (y + 0.04) / 1.08)
 
     page.mouse.move(*at(axis - 0.1, high))
     page.mouse.down()
@@ -47,7 +48,7 @@ def _box(page: Any, axis: int, low: float, high: float) -> None:
     page.mouse.up()
 
 
-def _brushes(url: str, count: int, trials: int) -> list[float]:
+def _brushes(url: str, count: int) -> list[float]:
     """Milliseconds of each of ``count`` brushes of the axis of the values, between two bounds drawn at random, no two alike."""
     from playwright.sync_api import sync_playwright
 
@@ -61,7 +62,7 @@ def _brushes(url: str, count: int, trials: int) -> list[float]:
         page.evaluate(_LISTEN)
         for number in range(count):
             low = 0.4 * draw.random()
-            _box(page, AXES - 1, low, low + 0.2 + 0.35 * draw.random())
+            brush(page, AXES - 1, low, low + 0.2 + 0.35 * draw.random())
             page.wait_for_function("n => window.brushes.length > n", arg=number, timeout=60_000)
         said = page.locator("#tn-chosen").inner_text()
         assert said.endswith("trials are marked"), said
@@ -80,7 +81,7 @@ def measure(options: argparse.Namespace) -> Report:
         made_study(store, many_rows(options.trials))
         with served(store.path) as (url, server):
             found = visited(url, server, {"tuner": ""}, options.visits)
-            spent = _brushes(url, options.brushes, options.trials) if found else []
+            spent = _brushes(url, options.brushes) if found else []
     each = found and found["tuner"]
     note = f"CPU: {each.server_s:.2f} s of the server, {each.browser_s:.2f} s of the browser; {each.mb:.2f} MB" if each else ""
     report.figures["tuner_paint_s"] = Figure(value=each.wall_s if each else None, unit="s", target=2.0, at_most=True, note=note)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from replay_engine.calibration.accelerators import ACCELERATORS
-from replay_engine.policy import Policy, build_policy
-from replay_engine.profile import DEFAULT_PROFILE, load_profile
+from replay_engine.policy import Policy
+from replay_engine.profile import DEFAULT_PROFILE
 from tracekit.errors import UsageError, shown
 from tracekit.metrics import parse_slo
-from tracekit.orders import LONGEST, profiles_known, run_words
+from tracekit.orders import checked_policy, profiles_known, run_words
 from tracekit.store import Store
 
 __all__ = ["MOST_SCENARIOS", "CapacityOrder", "capacity_words", "hardware_known"]
@@ -111,13 +111,6 @@ def _scenarios(texts: tuple[str, ...]) -> list[str]:
 
 
 def _check_policy(order: CapacityOrder, own: dict[str, str]) -> Policy:
-    text = order.policy.strip()
-    if len(text) > LONGEST:
-        raise UsageError(f"policy: {len(text):,} characters; expected at most {LONGEST:,}")
-    if text and not any(mark in text for mark in ("=", "\n", "vllm serve", "sglang")):
-        raise UsageError(f"policy {shown(text)}: expected TOML as max_num_seqs = 128 below [scheduler], or vllm serve ...")
-    if any("=" not in pair or len(pair) > 400 for pair in order.sets):
-        raise UsageError("settings: expected KNOB=VALUE, one a line")
-    source = text or own.get("--policy", "").partition("=")[2]
+    given = own.get("--policy", "").partition("=")[2] or None
     profile = order.profile or own.get("--profile", "").partition("=")[2] or DEFAULT_PROFILE
-    return build_policy(load_profile(str(Path(profile)) if "/" in profile else profile), source or None, order.sets)
+    return checked_policy(order.policy, order.sets, str(Path(profile)) if "/" in profile else profile, given)

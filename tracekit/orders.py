@@ -22,8 +22,8 @@ from tracekit.slices import check_slice
 from tracekit.store import Store, load_run
 
 __all__ = [
-    "DEFAULT_PROFILE", "ENGINES", "LONGEST", "ConfigError", "ReplayOrder", "again_words", "profiles_known", "replay_words",
-    "run_words", "tune_words",
+    "DEFAULT_PROFILE", "ENGINES", "LONGEST", "ConfigError", "ReplayOrder", "again_words", "checked_policy",
+    "profiles_known", "replay_words", "run_words", "tune_words",
 ]  # fmt: skip
 
 LONGEST = 20_000
@@ -58,7 +58,7 @@ def replay_words(order: ReplayOrder, *, db: Path) -> list[str]:
     known = [name for name, _ in profiles_known()]
     if order.profile not in known:
         raise UsageError(f"profile {shown(order.profile)}: expected one of {', '.join(known)}")
-    _check_policy(order)
+    checked_policy(order.policy, order.sets, order.profile)
     if order.slo:
         parse_slo(order.slo)
     if order.limit and not (order.limit.isascii() and order.limit.isdigit() and 0 < int(order.limit) < 1 << 31):
@@ -99,15 +99,17 @@ def run_words(store: Store, run: int) -> tuple[str, list[str]]:
     return str(row["trace_name"]), words
 
 
-def _check_policy(order: ReplayOrder) -> None:
-    text = order.policy.strip()
+def checked_policy(text: str, sets: tuple[str, ...], profile: str, default: str | None = None) -> Policy:
+    """What a form asks for, as a policy: TOML or a ``vllm serve`` line (``default`` where there is none) and settings on it.
+    Nothing gets through that would be taken for a file's name. ``UsageError`` says what does not serve."""
+    text = text.strip()
     if len(text) > LONGEST:
         raise UsageError(f"policy: {len(text):,} characters; expected at most {LONGEST:,}")
     if text and not any(mark in text for mark in ("=", "\n", "vllm serve", "sglang")):
         raise UsageError(f"policy {shown(text)}: expected TOML as max_num_seqs = 128 below [scheduler], or vllm serve ...")
-    if any("=" not in pair or len(pair) > 400 for pair in order.sets):
+    if any("=" not in pair or len(pair) > 400 for pair in sets):
         raise UsageError("settings: expected KNOB=VALUE, one a line")
-    build_policy(load_profile(order.profile), text or None, order.sets)
+    return build_policy(load_profile(profile), text or default, sets)
 
 
 def _slo_words(slo: Mapping[str, Any]) -> list[str]:

@@ -6,10 +6,10 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from benchmarks.dashboard_tuner import brush
 from benchmarks.page_studies import made_study, many_rows
 from tests.dashboards.browser import serving
 from tests.dashboards.test_browser import Watched, watch  # noqa: F401 - a fixture
@@ -23,19 +23,6 @@ LINES = """() => { const figure = document.querySelector('#tn-ways .js-plotly-pl
 SAID = "said => document.getElementById('tn-chosen')?.textContent === said"
 READY = """() => { const figure = document.querySelector('#tn-ways .js-plotly-plot');
     return figure && figure._fullLayout && figure.dataset.heard === 'yes'; }"""
-
-
-def brush(page: Any, axis: int, low: float, high: float, axes: int) -> None:
-    """Draw a box over one axis of the lines."""
-    box = page.locator("#tn-ways .nsewdrag").first.bounding_box()
-
-    def at(x: float, y: float) -> tuple[float, float]:
-        return box["x"] + box["width"] * (x + 0.3) / (axes - 0.1), box["y"] + box["height"] * (1 - (y + 0.04) / 1.08)
-
-    page.mouse.move(*at(axis - 0.1, high))
-    page.mouse.down()
-    page.mouse.move(*at(axis + 0.1, low), steps=4)
-    page.mouse.up()
 
 
 def test_brushes_add_up_stand_in_the_address_and_mark_the_other_figures(
