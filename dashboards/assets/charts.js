@@ -35,6 +35,8 @@
     link.click();
     link.remove();
   }
+  const api = (window.dash_clientside = window.dash_clientside || {});
+  api.files = { save: save };
 
   function image(figure, name, kind, asItIs) {
     const dark = document.documentElement.dataset.theme === "dark" && !asItIs;

@@ -13,12 +13,7 @@
 
   function save(name, blob) {
     const url = URL.createObjectURL(blob);
-    const link = document.createElement("a");
-    link.href = url;
-    link.download = name;
-    document.body.append(link);
-    link.click();
-    link.remove();
+    window.dash_clientside.files.save(name, url);
     window.setTimeout(() => URL.revokeObjectURL(url), 60000);
   }
 
