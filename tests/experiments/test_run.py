@@ -232,6 +232,7 @@ def test_a_worker_that_dies_is_one_line_and_loses_nothing(traces: list[str], tmp
     [
         (["--vary", VARY], 2, "two factors: max_num_seqs moves too"),
         (["--vary", "max_num_seqs=8"], 2, "expected at least two"),
+        (["--vary", "max_num_seqs=8,16", "--vary", "block_size=16,32"], 2, "--vary block_size=16,32: a second factor"),
         (["--vary", VARY, "--pin", "--length", "soon"], 2, "--length"),
         (["--vary", VARY, "--pin", "--window", "5m"], 2, "--window"),
         (["--vary", VARY, "--pin", "--slo", "tfft=1s"], 2, "ttft"),

@@ -19,7 +19,7 @@ Traces = Annotated[
     list[str], typer.Argument(metavar="TRACE...", help="One or more traces: a file or the name of a loaded trace each.")
 ]
 Vary = Annotated[
-    str,
+    list[str],
     typer.Option(
         "--vary", metavar="KNOB=A,B[,...]", help="The one factor and its levels, the first is the baseline; or profile=A,B."
     ),
@@ -88,6 +88,7 @@ def _run(*, as_json: bool, debug: bool, **options: Any) -> int:
     from tracekit.experiments import experiment as run_experiment
 
     plain_options(options, ("sets", "mapping"))
+    options["vary"] = _factor(options["vary"])
     try:
         with ProgressDisplay("experiment", unit="replays") as progress:
             report = run_experiment(progress=progress, say=note, **options)
@@ -99,6 +100,15 @@ def _run(*, as_json: bool, debug: bool, **options: Any) -> int:
     if not report.conclusive:
         note("inconclusive: no clear difference, nor equality, in the measure that decides")
     return 0 if report.conclusive else INCONCLUSIVE
+
+
+def _factor(given: list[str]) -> str:
+    """One factor at a time; of an option given twice the parser would keep the last without a word."""
+    from tracekit.errors import UsageError, shown
+
+    if len(given) > 1:
+        raise UsageError(f"--vary {shown(given[1])}: a second factor; expected one, as an experiment changes one thing at a time")
+    return given[0]
 
 
 def register(app: typer.Typer) -> None:
