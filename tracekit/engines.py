@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CPU_MODEL", "CUDA_MODEL", "ENGINES", "EngineSetup", "Engines", "TorchEngine", "cuda_is_there", "device_blocks",
-    "engines_for",
-    "executor_for", "loaded_engine", "settle_engine",
+    "engines_for", "executor_for", "loaded_engine", "settle_engine",
 ]  # fmt: skip
 
 ENGINES = ("auto", "sim", "torch")

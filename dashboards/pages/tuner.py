@@ -135,6 +135,7 @@ def register(app: Dash, book: RunBook) -> None:
 
 def _register_rows(app: Dash) -> None:
     """The rows of all trials are sent once: brushes choose among them, and the list has them from there too."""
+    # Dash has no types for this.
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("ways", "rows"), Output("tn-grid", "rowData"), Input("tn-all", "data")
     )
@@ -142,6 +143,7 @@ def _register_rows(app: Dash) -> None:
 
 def _register_pause(app: Dash) -> None:
     """A search that can be stopped is under way, and can be looked at in peace."""
+    # Dash has no types for this.
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("tracekit", "pause"),
         Output("tn-paused", "data"),

@@ -30,22 +30,6 @@ NAMELESS = """[...document.querySelectorAll('button, input, select, a')].filter(
     .map(each => each.outerHTML)"""
 
 
-@pytest.fixture
-def watch(browser: Any) -> Iterator[Callable[..., Watched]]:
-    """Opens pages; when the test ends none of them may have met an error or asked the network for anything."""
-    opened: list[Watched] = []
-
-    def open_page(home: str, **settings: Any) -> Watched:
-        context = browser.new_context(viewport={"width": 1400, "height": 1100}, **settings)
-        opened.append(Watched(context.new_page(), home))
-        return opened[-1]
-
-    yield open_page
-    for each in opened:
-        each.page.context.close()
-    assert [each.wrong for each in opened] == [[]] * len(opened)
-
-
 def background(page: Any) -> str:
     return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
 

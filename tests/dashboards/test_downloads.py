@@ -23,7 +23,7 @@ from dashboards.downloads import RUN_KINDS, STUDY_KINDS
 from dashboards.pages import verdict
 from dashboards.queries import RunBook
 from tests.dashboards.browser import serving
-from tests.dashboards.test_browser import Watched, watch  # noqa: F401 - a fixture
+from tests.dashboards.watched import Watched
 from tracekit.exports.export import export
 from tracekit.replay import replay
 from tracekit.store import Store, sql
@@ -189,7 +189,7 @@ def test_a_page_that_cannot_be_made_says_why(client: Any, monkeypatch: pytest.Mo
     assert (answer.status_code, "no-such-option" in answer.text) == (409, True)
 
 
-def test_the_menu_downloads_and_says_what_it_cannot(db: Path, watch: Callable[..., Watched], tmp_path: Path) -> None:  # noqa: F811
+def test_the_menu_downloads_and_says_what_it_cannot(db: Path, watch: Callable[..., Watched], tmp_path: Path) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
     findings = [card.id for card in verdict.cards_of(verdict.read_verdict(RunBook(db), "1").document)]

@@ -24,11 +24,9 @@ from dashboards.so_far import SoFarKeeper
 from replay_engine.tables import TABLES
 from tests.dashboards.browser import ROOT, served
 from tests.dashboards.runs import in_a_killed_process, iteration_rows, recorded, spooled
-from tests.dashboards.test_browser import Watched, watch
+from tests.dashboards.watched import Watched
 from tracekit import jobs
 from tracekit.store import Store, commit_run, list_runs, spools_there
-
-__all__ = ["watch"]
 
 MS = 1_000_000
 

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.dashboard_tuner import brush
 from benchmarks.page_studies import made_study, many_rows
 from tests.dashboards.browser import serving
-from tests.dashboards.test_browser import Watched, watch  # noqa: F401 - a fixture
+from tests.dashboards.watched import Watched
 from tracekit.cli.main import main
 from tracekit.jobs import Job
 from tracekit.store import Store
@@ -27,7 +27,7 @@ READY = """() => { const figure = document.querySelector('#tn-ways .js-plotly-pl
 
 def test_brushes_add_up_stand_in_the_address_and_mark_the_other_figures(
     store: Store,
-    watch: Callable[..., Watched],  # noqa: F811
+    watch: Callable[..., Watched],
 ) -> None:
     rows = many_rows(300)
     made_study(store, rows)
@@ -58,7 +58,7 @@ def test_brushes_add_up_stand_in_the_address_and_mark_the_other_figures(
         assert sum(page.evaluate(LINES)) == known and "br=" not in page.url
 
 
-def test_a_trial_is_opened_replayed_and_looked_at(tmp_path: Path, watch: Callable[..., Watched]) -> None:  # noqa: F811
+def test_a_trial_is_opened_replayed_and_looked_at(tmp_path: Path, watch: Callable[..., Watched]) -> None:
     trace = tmp_path / "short.jsonl"
     assert main(["synth", str(trace), "--requests", "120", "--arrival", "gamma:rate=8,cv=2", "--input",
                  "lognormal:median=2500,sigma=0.8", "--output", "lognormal:median=60,sigma=0.5", "--seed", "2"]) == 0  # fmt: skip
@@ -79,7 +79,7 @@ def test_a_trial_is_opened_replayed_and_looked_at(tmp_path: Path, watch: Callabl
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_is_readable_in_both_themes_and_on_a_phone(
     store: Store,
-    watch: Callable[..., Watched],  # noqa: F811
+    watch: Callable[..., Watched],
     scheme: str,
 ) -> None:
     made_study(store, many_rows(60))
@@ -92,7 +92,7 @@ def test_the_page_is_readable_in_both_themes_and_on_a_phone(
 
 def test_a_search_under_way_is_looked_at_in_peace_and_then_gone_on_with(
     store: Store,
-    watch: Callable[..., Watched],  # noqa: F811
+    watch: Callable[..., Watched],
 ) -> None:
     running = Job.create(store.folder, "tune", {"argv": ["tracekit", "tune", "x"]})
     running.begin()

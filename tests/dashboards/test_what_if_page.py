@@ -20,7 +20,7 @@ from dashboards.what_if_figures import cost_figure, curve_figure, needs_figure
 from dashboards.what_if_form import scenario_of, words_of
 from dashboards.what_if_rows import changes_of, costs_of, describe_needs, extrapolated_of, knees_of, needs_of, verdict_of
 from tests.dashboards.browser import serving
-from tests.dashboards.test_browser import Watched, watch  # noqa: F401 - a fixture
+from tests.dashboards.watched import Watched
 from tracekit import jobs
 from tracekit.capacities import load_capacity
 from tracekit.capacity_orders import CapacityOrder, capacity_words
@@ -224,7 +224,7 @@ def test_a_question_that_fails_or_is_stopped_says_so(book: RunBook) -> None:
     assert "was stopped: what it has replayed is kept" in what_if.render(book, f"?cap={stopped.id}", "light")[3]
 
 
-def test_asked_in_a_browser_from_a_run_and_answered(book: RunBook, watch: Callable[..., Watched]) -> None:  # noqa: F811
+def test_asked_in_a_browser_from_a_run_and_answered(book: RunBook, watch: Callable[..., Watched]) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
     with serving(book.store.path) as url:
