@@ -27,8 +27,8 @@ DRAWN = {
     "timeline": "() => document.querySelectorAll('#timeline .scatterlayer .trace path.js-fill').length >= 5",
     "verdict": "() => document.querySelector('.finding') && document.querySelectorAll('#vd-excess .barlayer path').length > 0",
     "tuner": "() => { const ways = document.querySelector('#tn-ways .js-plotly-plot');"
-             " return ways && ways.dataset.heard === 'yes' && ways.querySelector('path.js-line')"
-             " && document.querySelector('#tn-history .scatterlayer path.point'); }",
+             " return ways && ways.dataset.heard === 'yes' && ways.strokes"
+             " && document.querySelector('#tn-history .scatterlayer path.dots'); }",
 }  # fmt: skip
 """When a page shows what was asked of it."""
 MB = 1e6

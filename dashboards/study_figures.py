@@ -143,8 +143,10 @@ def shares_figure(shares: dict[str, float], theme: Theme) -> dict[str, Any]:
 
 
 def _dots(name: str, x: Any, y: Any, trials: Any, marker: dict[str, Any], hover: str) -> dict[str, Any]:
+    """Points that ``assets/dots.js`` draws, all but one."""
     return {
-        "type": "scatter", "mode": "markers", "name": name, "x": packed(x, "f4"), "y": packed(y, "f4"), "marker": marker,
+        "type": "scatter", "mode": "markers", "name": name, "x": packed(x, "f4"), "y": packed(y, "f4"),
+        "marker": {**marker, "maxdisplayed": 1},
         "customdata": packed(trials, "i4"), "hovertemplate": f"trial %{{customdata}}: {hover}<extra></extra>",
         "unselected": {"marker": {"opacity": 0.12}},
     }  # fmt: skip

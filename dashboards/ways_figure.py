@@ -9,9 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from dashboards.packing import packed
 from dashboards.palette import Theme
 from dashboards.plain_figures import plain_layout
 from dashboards.study_ways import Ways
@@ -21,18 +19,18 @@ __all__ = ["describe_ways", "ways_data", "ways_figure"]
 
 def ways_figure(ways: Ways, theme: Theme) -> dict[str, Any]:
     """Traces: 0 all trials, faint; 1 the chosen ones; 2 the best tenth of the chosen; 3 the recommendation; 4 the axes'
-    levels."""
+    levels. The browser draws the first three itself, of ``ways_data``: here they have a place out of sight."""
     axes = len(ways.axes)
-    nothing = np.zeros(len(ways.trial), bool)
-    data = [
-        _lines("all trials", ways.place, nothing | True, {"color": theme.faint, "width": 1}, showlegend=False),
-        _lines("chosen", ways.place, ~ways.best, {"color": theme.edge, "width": 1}),
-        _lines("the best tenth", ways.place, ways.best, {"color": theme.decode, "width": 1.6}),
-    ]
-    mask = nothing.copy()
-    if ways.chosen is not None:
-        mask[ways.chosen] = True
-    data.append(_lines("recommended", ways.place, mask, {"color": theme.fill(theme.prefill), "width": 3.5, "dash": "dash"}))
+    looks: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
+        ("all trials", {"color": theme.faint, "width": 1}, {"showlegend": False}),
+        ("chosen", {"color": theme.edge, "width": 1}, {}),
+        ("the best tenth", {"color": theme.decode, "width": 1.6}, {}),
+    )
+    plain = {"type": "scatter", "mode": "lines", "hoverinfo": "skip"}
+    data = [{**plain, "name": name, "x": [0], "y": [2], "line": line, **more} for name, line, more in looks]
+    own = [] if ways.chosen is None else [float(each) if each == each else None for each in ways.place[ways.chosen]]
+    line = {"color": theme.fill(theme.prefill), "width": 3.5, "dash": "dash"}
+    data.append({**plain, "name": "recommended", "x": list(range(len(own))), "y": own, "line": line})
     marks = [(at, place, tick) for at, axis in enumerate(ways.axes) for place, tick in zip(axis.at, axis.ticks, strict=False)]
     data.append(
         {
@@ -44,8 +42,8 @@ def ways_figure(ways: Ways, theme: Theme) -> dict[str, Any]:
         }
     )  # fmt: skip
     layout = plain_layout(theme, 420, "", "", dragmode="select", hovermode=False, selectdirection="any", uirevision="ways")
-    line = {"type": "line", "y0": 0, "y1": 1, "line": {"color": theme.text, "width": 1}, "layer": "below"}
-    layout["shapes"] = [{**line, "x0": at, "x1": at} for at in range(axes)]
+    rule = {"type": "line", "y0": 0, "y1": 1, "line": {"color": theme.text, "width": 1}, "layer": "below"}
+    layout["shapes"] = [{**rule, "x0": at, "x1": at} for at in range(axes)]
     ticks = {"tickvals": list(range(axes)), "ticktext": [axis.name for axis in ways.axes]}
     layout["xaxis"] |= {**ticks, "range": [-0.3, axes - 0.4], "showgrid": False, "side": "bottom", "fixedrange": True}
     layout["yaxis"] |= {"range": [-0.04, 1.04], "showgrid": False, "showticklabels": False, "fixedrange": True}
@@ -72,17 +70,3 @@ def describe_ways(ways: Ways) -> str:
         f"{n} trials{more}: a line each over {len(ways.axes) - 1} knobs and the value. Draw a box over an axis to keep the trials"
         " that pass through it, on several axes one after the other; double-click takes all back."
     )
-
-
-def _lines(
-    name: str, place: npt.NDArray[np.float64], mask: npt.NDArray[np.bool_], line: dict[str, Any], **more: Any
-) -> dict[str, Any]:
-    """All lines of a mask as one trace: a gap after each."""
-    own = place[mask]
-    n, axes = own.shape
-    y = np.concatenate([own, np.full((n, 1), np.nan)], axis=1).ravel()
-    x = np.tile(np.append(np.arange(axes, dtype=float), np.nan), n)
-    return {
-        "type": "scatter", "mode": "lines", "name": name, "x": packed(x, "f4"), "y": packed(y, "f4"), "line": line,
-        "connectgaps": False, "hoverinfo": "skip", **more,
-    }  # fmt: skip

@@ -38,11 +38,17 @@
   const api = (window.dash_clientside = window.dash_clientside || {});
   api.files = { save: save };
 
+  // Traces with all that is drawn of them, where a page draws what Plotly does not (ways.js, dots.js).
+  function whole(figure, traces) {
+    const all = (trace) => trace.marker && trace.marker.maxdisplayed ? { ...trace, marker: { ...trace.marker, maxdisplayed: 0 } } : trace;
+    return traces.map((trace, at) => ({ ...all(trace), ...(figure.whole && figure.whole[at]) }));
+  }
+
   function image(figure, name, kind, asItIs) {
     const dark = document.documentElement.dataset.theme === "dark" && !asItIs;
     const change = dark ? printed : (each) => each;
     const size = figure._fullLayout;
-    const copy = { data: change(figure.data), layout: { ...change(figure.layout), width: size.width, height: size.height } };
+    const copy = { data: change(whole(figure, figure.data)), layout: { ...change(figure.layout), width: size.width, height: size.height } };
     const scale = kind === "png" ? 2 : 1;
     return window.Plotly.toImage(copy, { format: kind, width: size.width, height: size.height, scale: scale })
       .then((url) => save(name + "." + kind, url));
@@ -74,7 +80,7 @@
 
   // Series, x, y; then what else is drawn: the ends of an interval, or whose point it is.
   function table(figure) {
-    const full = figure._fullData || [];
+    const full = whole(figure, figure._fullData || []);
     const titles = figure.layout || {};
     const title = (axis, plain) => ((titles[axis] && titles[axis].title && titles[axis].title.text) || plain);
     const error = full.some((trace) => trace.error_x && trace.error_x.array);

@@ -44,44 +44,23 @@
     return [x, y];
   }
 
-  // Points that are kept stay as they are, the others fade. Plotly would compute and draw the figure anew for it; where its points
-  // cannot be told apart it does.
   function mark(name, numbers) {
     const figure = plot(name);
-    if (!figure || !figure.data) { return; }
-    const places = [];
-    const which = [];
-    figure.data.forEach(function (trace, at) {
-      const full = figure._fullData && figure._fullData[at];
-      const ids = (full && full.customdata) || trace.customdata;
-      if (!ids || !ids.length) { return; }
-      which.push(at);
-      if (numbers === null) { places.push(null); return; }
-      const found = [];
-      for (let i = 0; i < ids.length; i += 1) { if (numbers.has(ids[i])) { found.push(i); } }
-      places.push(found);
-    });
-    if (which.length && !fade(figure, which, places)) { window.Plotly.restyle(figure, { selectedpoints: places }, which); }
+    if (figure) { api.dots.mark(figure, numbers); }
   }
 
-  // What is drawn of each trace of lines or points.
-  function drawn(figure) {
-    const groups = new Map();
-    for (const group of figure.querySelectorAll(".scatterlayer > .trace")) {
-      const trace = group.__data__ && group.__data__[0] && group.__data__[0].trace;
-      if (trace) { groups.set(trace.index, group); }
-    }
-    return groups;
-  }
-
-  // Plotly has an element for every line; one path for all of a trace is drawn many times faster.
-  function stroke(figure, which, found) {
-    const groups = drawn(figure);
+  // Plotly has an element for every line; one path for all of a trace is drawn many times faster. Plotly's own data of such a trace
+  // is a place out of sight, which keeps the trace; ``whole`` is what is drawn (charts.js saves it).
+  function stroke(figure, found) {
+    const groups = api.dots.groups(figure);
     const { xaxis, yaxis } = figure._fullLayout;
-    const boxes = which.map((at) => groups.get(at) && groups.get(at).querySelector(".lines"));
+    const boxes = found.map((_, at) => groups.get(at) && groups.get(at).querySelector(".lines"));
     if (!xaxis || !yaxis || boxes.some((box) => !box)) { return false; }
-    which.forEach(function (at, k) {
-      const [x, y] = found[k];
+    figure.whole = { ...figure.whole };
+    figure.strokes = [...(figure.strokes || [])];
+    boxes.forEach(function (box, at) {
+      if (!found[at]) { return; }
+      const [x, y] = found[at];
       let text = "";
       let pen = "M";
       for (let i = 0; i < x.length; i += 1) {
@@ -89,36 +68,22 @@
         text += pen + xaxis.c2p(x[i]).toFixed(1) + "," + yaxis.c2p(y[i]).toFixed(1);
         pen = "L";
       }
-      const [path, ...others] = boxes[k].querySelectorAll("path.js-line");
-      const line = path || boxes[k].appendChild(document.createElementNS("http://www.w3.org/2000/svg", "path"));
+      const [path, ...others] = box.querySelectorAll("path.js-line");
+      const line = path || box.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "path"));
       const look = groups.get(at).__data__[0].trace.line;
       line.setAttribute("class", "js-line");
       Object.assign(line.style, { fill: "none", stroke: look.color, strokeWidth: look.width + "px" });
       line.setAttribute("d", text || "M0,0");
       others.forEach((path) => path.remove());
-      // A trace of nothing would be taken away: a place out of sight keeps it.
-      Object.assign(figure.data[at], x.length ? { x: x, y: y } : { x: [0], y: [2] });
+      figure.whole[at] = { x: x, y: y };
+      figure.strokes[at] = [line, text || "M0,0"];
     });
     return true;
   }
 
-  function fade(figure, which, places) {
-    const groups = drawn(figure);
-    const work = [];
-    for (let k = 0; k < which.length; k += 1) {
-      const group = groups.get(which[k]);
-      const points = group ? group.querySelectorAll("path.point") : [];
-      for (const point of points) { if (!point.__data__ || point.__data__.i === undefined) { return false; } }
-      work.push([points, places[k]]);
-    }
-    for (const [points, found] of work) {
-      const kept = found && new Set(found);
-      for (const point of points) {
-        point.classList.toggle("faded", Boolean(kept) && !kept.has(point.__data__.i));
-      }
-    }
-    which.forEach((at, k) => { figure.data[at].selectedpoints = places[k]; });
-    return true;
+  // Whether the lines are still there: Plotly draws a figure anew in another size or theme.
+  function stroked(figure) {
+    return Boolean(figure.strokes) && figure.strokes.every(([line, text]) => line.isConnected && line.getAttribute("d") === text);
   }
 
   function outline(figure, ranges, axes) {
@@ -133,12 +98,13 @@
     return fixed.concat(boxes);
   }
 
-  function paint(text, force) {
+  function paint(text) {
     const figure = plot(FIGURE);
     const ways = shown && shown.ways;
     if (!figure || !ways || !figure._fullLayout) { return false; }
     const token = text + "|" + ways.trial.length + "|" + (figure._fullLayout._uid || "");
-    if (!force && painted === token && figure.dataset.brushed === token) { return true; }
+    const there = figure.of === ways && stroked(figure);
+    if (there && painted === token && figure.dataset.brushed === token) { return true; }
     const ranges = parse(text);
     const n = ways.trial.length;
     const kept = new Uint8Array(n).fill(1);
@@ -151,15 +117,16 @@
     }
     const best = lines(ways, 0, ways.best, kept);
     const rest = lines(ways, ways.best, n, kept);
-    const boxes = { shapes: outline(figure, ranges, ways.place.length), selections: [] };
-    if (stroke(figure, [1, 2], [rest, best])) {
+    const all = there ? null : lines(ways, 0, n, new Uint8Array(n).fill(1));
+    if (!stroke(figure, [all, rest, best])) { return false; }
+    figure.of = ways;
+    if (ranges.size || figure.dataset.brushed) {
+      const boxes = { shapes: outline(figure, ranges, ways.place.length), selections: [] };
       window.Plotly.update(figure, {}, boxes);  // relayout would tell Dash, which would draw all of it anew
-    } else {
-      window.Plotly.update(figure, { x: [rest[0], best[0]], y: [rest[1], best[1]] }, boxes, [1, 2]);
     }
     painted = token;
     figure.dataset.brushed = token;
-    window.setTimeout(function () { follow(ways, kept, ranges.size > 0); }, 0);
+    if (ranges.size || chosen) { window.setTimeout(function () { follow(ways, kept, ranges.size > 0); }, 0); }
     return true;
   }
 
@@ -189,7 +156,7 @@
     const query = new URLSearchParams(location.search);
     const text = write(ranges);
     if (text) { query.set("br", text); } else { query.delete("br"); }
-    paint(text, false);
+    paint(text);
     go(query);
   }
 
@@ -212,13 +179,7 @@
     figure.on("plotly_selected", function (box) { if (box && box.range && shown && shown.ways) { boxed(box); } });
     figure.on("plotly_deselect", function () { brush(new Map()); });
     figure.on("plotly_doubleclick", function () { brush(new Map()); });
-    figure.on("plotly_relayout", function (change) { if (change && change.autosize) { again(); } });
-  }
-
-  // A figure of another size has been drawn anew, from before the brush.
-  function again() {
-    const text = new URLSearchParams(location.search).get("br") || "";
-    if (text) { paint(text, true); }
+    figure.on("plotly_afterplot", function () { window.clearTimeout(waiting); waiting = window.setTimeout(settle, 0); });
   }
 
   // A figure that React has just put there is drawn a moment later, on a busy machine a long one.
@@ -229,10 +190,9 @@
     listen();
     const figure = plot(FIGURE);
     const text = new URLSearchParams(location.search).get("br") || "";
-    const ready = figure && figure.dataset.heard && figure._fullLayout;
-    const plain = !text && figure && !figure.dataset.brushed;
-    if (shown && !shown.ways) { return; }
-    if (!(ready && (plain || paint(text, false)))) { waiting = window.setTimeout(settle, 100); }
+    const dots = ["tn-history", "tn-front"].map(api.dots.keep).every(Boolean);
+    if (shown && !shown.ways && dots) { return; }
+    if (!(dots && figure && figure.dataset.heard && figure._fullLayout && paint(text))) { waiting = window.setTimeout(settle, 100); }
   }
 
   api.ways = {

@@ -18,8 +18,12 @@ from tracekit.jobs import Job
 from tracekit.store import Store
 from tuner import tune
 
-LINES = """() => { const figure = document.querySelector('#tn-ways .js-plotly-plot');
-    return figure && figure.data && [1, 2].map(at => figure.data[at].y.filter(v => v === null || Number.isNaN(v)).length); }"""
+LINES = """() => [...document.querySelectorAll('#tn-ways .scatterlayer > .trace .lines path')].slice(1, 3)
+    .map(path => (path.getAttribute('d').match(/M(?!0,0)/g) || []).length)"""
+"""How many trials each of the two paths of chosen lines has."""
+DOTS = """() => [...document.querySelectorAll('#tn-history path.dots:not(.faded)')]
+    .map(path => (path.getAttribute('d').match(/M/g) || []).length).reduce((a, b) => a + b, 0)"""
+"""How many points of the history stand out."""
 SAID = "said => document.getElementById('tn-chosen')?.textContent === said"
 READY = """() => { const figure = document.querySelector('#tn-ways .js-plotly-plot');
     return figure && figure._fullLayout && figure.dataset.heard === 'yes'; }"""
@@ -49,8 +53,7 @@ def test_brushes_add_up_stand_in_the_address_and_mark_the_other_figures(
         assert re.search(r"br=0:0\.\d+-0\.\d+,1:0\.\d+-1$", page.url), page.url
         marked = "() => document.querySelector('#tn-history .js-plotly-plot').data.flatMap(t => t.selectedpoints || []).length"
         assert page.evaluate(marked) == len(both)
-        clear = "() => document.querySelectorAll('#tn-history path.point:not(.faded)').length"
-        assert page.evaluate(clear) == len(both)
+        assert page.evaluate(DOTS) == len(both)
         page.reload()
         page.wait_for_function(SAID, arg=said)
         page.locator("#tn-clear").click()
