@@ -137,9 +137,18 @@
     chosen = brushed ? numbers : null;
     mark("tn-history", brushed ? numbers : null);
     mark("tn-front", brushed ? numbers : null);
-    api.set_props("tn-grid", { rowData: listed(shown.rows) });
+    list(listed(shown.rows));
     const count = numbers.size.toLocaleString("en") + " of " + ways.trial.length.toLocaleString("en") + " trials are marked";
     api.set_props("tn-chosen", { children: brushed ? count : "" });
+  }
+
+  // The grid itself is told: Dash would look through all rows first.
+  function list(rows) {
+    try {
+      window.dash_ag_grid.getApi("tn-grid").setGridOption("rowData", rows);
+    } catch (missing) {
+      api.set_props("tn-grid", { rowData: rows });
+    }
   }
 
   function listed(rows) {

@@ -54,6 +54,7 @@ def test_brushes_add_up_stand_in_the_address_and_mark_the_other_figures(
         marked = "() => document.querySelector('#tn-history .js-plotly-plot').data.flatMap(t => t.selectedpoints || []).length"
         assert page.evaluate(marked) == len(both)
         assert page.evaluate(DOTS) == len(both)
+        assert page.evaluate("() => dash_ag_grid.getApi('tn-grid').getDisplayedRowCount()") == len(both)
         page.reload()
         page.wait_for_function(SAID, arg=said)
         page.locator("#tn-clear").click()
