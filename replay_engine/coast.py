@@ -13,7 +13,8 @@ from collections.abc import Callable
 from replay_engine.admission import standing_refusal
 from replay_engine.advancing import advance, drain
 from replay_engine.arrivals import NEVER, Calendar
-from replay_engine.coasted import NOBODY, Done, after_preemption, lasting, next_due, serve_explicit, write_changes
+from replay_engine.chunk_stretch import ChunkStretch
+from replay_engine.coasted import NOBODY, Done, after_preemption, lasting, may_coast, next_due, serve_explicit, write_changes
 from replay_engine.ending import conclude, register_late
 from replay_engine.kv_counted import CountedPool
 from replay_engine.kv_traced import TracedPool
@@ -27,7 +28,7 @@ from replay_engine.types import Refusal, Sequence
 
 __all__ = ["Coaster"]
 
-_AFTER_PREEMPTION = int(Refusal.after_preemption)
+_AFTER_PREEMPTION, _SEATS = int(Refusal.after_preemption), int(Refusal.max_num_seqs)
 _NOBODY_ENTERS: list[Entry] = []
 
 
@@ -41,8 +42,8 @@ class Coaster:
     """
 
     __slots__ = (
-        "_asynchronous", "_buckets", "_concluded", "_decodes", "_deliver", "_ends", "_events", "_executor", "_loose", "_pool",
-        "_recorder", "_running", "_size", "_state", "_usable", "_waiting", "made", "owed", "start", "unwritten",
+        "_asynchronous", "_buckets", "_chunks", "_concluded", "_decodes", "_deliver", "_ends", "_events", "_executor", "_loose",
+        "_pool", "_recorder", "_running", "_size", "_state", "_usable", "_waiting", "made", "owed", "start", "unwritten",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +59,7 @@ class Coaster:
         self._usable, self._asynchronous = state.usable, bool(state.lag)
         self._executor, self._recorder = executor, recorder
         self._events, self._deliver, self._concluded = events, deliver, concluded
+        self._chunks = ChunkStretch(state, executor, recorder)
         self.owed: list[Sequence] = []
         self.made = self.start = 0
         self.unwritten: Done | None = None
@@ -69,18 +71,8 @@ class Coaster:
             write_changes(self._recorder, *done)
 
     def ready(self) -> bool:
-        """Whether the next iterations may be a stretch: whoever waits enters by the queue's order and vLLM's knobs alone, or
-        nobody is explicit and the head stands refused."""
-        state = self._state
-        if state.late or state.stuck:  # a livelock is counted, and told, by the loop
-            return False
-        if state.plain:
-            return bool(self._decodes.count or self._loose or self._waiting)
-        if self._loose or state.loading:
-            return False
-        if not self._waiting:
-            return bool(self._decodes.count)
-        return bool(self._decodes.count) and standing_refusal(state) is not None
+        """Whether the next iterations may be a stretch."""
+        return may_coast(self._state)
 
     def run(self, made: int, start: int, owed: list[Sequence]) -> bool:
         """Replay iterations, the first of them made at ``made`` and starting at ``start`` (ns), until one needs the scheduler or
@@ -92,7 +84,7 @@ class Coaster:
         fair = waiting if isinstance(waiting, FairQueue) else None
         size, usable, asynchronous, executor = self._size, self._usable, self._asynchronous, self._executor
         buffer, width, full, pack, threshold = rows.buffer, rows.size, rows.end, rows.pack, gaps.threshold
-        counted = state.counted
+        counted, chunks = state.counted, self._chunks
         fixed, floor, per_seq, per_kv, host = executor.decode_terms()
         self.start, self.owed = start, owed
         due, leave, it, first = next_due(events, state), events.event_ns, state.it, state.it
@@ -138,6 +130,13 @@ class Coaster:
                 base = floor + per_seq * count
             else:
                 base, per_kv, host = executor.decode_cost(count, len(running), len(state.joined) + len(state.left))
+            if loose and plain and not owed and it + 1 not in ends and (fixed or not (state.joined or state.left)):
+                moved = chunks.run(made, start, due, leave, steady, queue_row)
+                if moved is not None:
+                    (made, start), it, spare = moved, state.it, 0
+                    if waiting and chunks.row is not queue_row:
+                        queue_row, steady, lack = chunks.row, chunks.row[1] == _SEATS, 0
+                    continue
             kv = decodes.kv
             if (
                 steady and count and not loose and it + 1 not in ends and not owed and (counted or not pool.filling)

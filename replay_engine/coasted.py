@@ -14,7 +14,8 @@ from replay_engine.state import State
 from replay_engine.types import BatchPlan, Refusal, SeqState, Sequence
 
 __all__ = [
-    "NOBODY", "Done", "QueueRow", "after_preemption", "can_coast", "lasting", "next_due", "serve_explicit", "write_changes",
+    "NOBODY", "Done", "QueueRow", "after_preemption", "can_coast", "lasting", "may_coast", "next_due", "serve_explicit",
+    "write_changes",
 ]  # fmt: skip
 
 _SEATS, _FULL_ISL, _FREE = int(Refusal.max_num_seqs), int(Refusal.kv_full_isl), int(Refusal.kv_free)
@@ -29,6 +30,20 @@ NOBODY: QueueRow = (0, 0, -1, -1)
 def can_coast(state: State) -> bool:
     """Whether stretches of iterations follow from sums: blocks are counted, and no batch holds places."""
     return isinstance(state.pool, CountedPool | TracedPool) and state.gate is None
+
+
+def may_coast(state: State) -> bool:
+    """Whether the next iterations may be a stretch: whoever waits enters by the queue's order and vLLM's knobs alone, or nobody
+    is explicit and the head stands refused."""
+    if state.late or state.stuck:  # a livelock is counted, and told, by the loop
+        return False
+    if state.plain:
+        return bool(state.decodes.count or state.loose or state.waiting)
+    if state.loose or state.loading:
+        return False
+    if not state.waiting:
+        return bool(state.decodes.count)
+    return bool(state.decodes.count) and standing_refusal(state) is not None
 
 
 def next_due(events: Calendar, state: State) -> int:

@@ -27,6 +27,7 @@ def admit_plain(state: State, spare: int, fetched: list[Fetched]) -> tuple[list[
     """
     waiting, running, pool, size, shares = state.waiting, state.running, state.pool, state.size, state.shares
     counted = state.counted
+    cap = state.cap() if state.threshold else 0
     entered: list[Entry] = []
     hit = revived = 0
     while waiting:
@@ -50,6 +51,8 @@ def admit_plain(state: State, spare: int, fetched: list[Fetched]) -> tuple[list[
             hit, revived = pool.hits(seq)
         cached = hit * size
         left = tokens = nt - cached
+        if 0 < cap < tokens:
+            tokens = cap
         if tokens > spare:
             if not state.chunked:
                 return entered, _WHOLE, 0, seq, False

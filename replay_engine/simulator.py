@@ -55,6 +55,14 @@ class SimExecutor:
         base = (self._floor if self._floor > self._a else self._a) + self._d * seqs
         return base, self._e, round(self._h0 + self._h1 * running + self._h2 * changes)
 
+    def chunk_terms(self, tokens: int, seqs: int, running: int) -> tuple[float, float, float, float, int]:
+        """For iterations that prefill ``tokens`` beside ``seqs`` decodes, with ``running`` sequences in all, none of which joined
+        or left since the last plan (or host time is one for all): device ns of the tokens, per unit of attention work, of the
+        decodes, and per KV token, and host ns. Device time is their sum in this order."""
+        base = self._a + self._b * tokens
+        base = self._floor if base < self._floor else base
+        return base, self._c, self._d * seqs, self._e, round(self._h0 + self._h1 * running)
+
     def predict(self, tokens: int, qk: int, seqs: int, kv: int, running: int, changes: int) -> tuple[int, int, int]:
         """Duration, device and host time (ns) of an iteration that prefills ``tokens`` (attention work ``qk``) beside ``seqs``
         decodes."""

@@ -122,7 +122,7 @@ class State:
 
     def _without_rules(self, rules: Rules) -> bool:
         plain = rules.batching == _PLAIN and not rules.order.reserved and not rules.preemption.to_admit
-        return plain and self.interval == 1 and not self.threshold and not self._fetches
+        return plain and self.interval == 1 and not self._fetches
 
     def _queue(self, by: str) -> WaitingQueue:
         if by == "fcfs":

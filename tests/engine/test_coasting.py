@@ -6,10 +6,12 @@ import contextlib
 import random
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from replay_engine import walk
+from replay_engine.chunk_stretch import ChunkStretch
 from replay_engine.coast import Coaster
 from replay_engine.combinations import check
 from replay_engine.config import ConfigError, SchedulerConfig
@@ -44,7 +46,8 @@ def engine(rng: random.Random) -> SchedulerConfig:
         async_scheduling=rng.random() < 0.5, enable_prefix_caching=rng.random() < 0.4,
         policy=rng.choice(["fcfs", "fcfs", "priority"]), watermark=rng.choice([0.0, 0.0, 0.05]),
         scheduler_reserve_full_isl=rng.random() < 0.7, enable_chunked_prefill=rng.random() < 0.85,
-        prefill_schedule_interval=rng.choice([1] * 9 + [3]), long_prefill_token_threshold=rng.choice([0] * 6 + [3]),
+        prefill_schedule_interval=rng.choice([1] * 9 + [3]), long_prefill_token_threshold=rng.choice([0, 0, 0, 1, 3, 8]),
+        long_prefill_token_threshold_adaptive=rng.random() < 0.1,
     )  # fmt: skip
 
 
@@ -171,14 +174,21 @@ def test_pieces_under_pressure_write_the_same_bytes() -> None:
 @pytest.mark.parametrize("part", range(4))
 def test_coasting_writes_the_same_bytes_under_pressure(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: Counter[str] = Counter()
-    coasted = Coaster.run
+    coasted, chunked = Coaster.run, ChunkStretch.run
 
     def counting(self: Coaster, *given: object) -> bool:
         ran = coasted(self, *given)  # type: ignore[arg-type]
         seen["coasted"] += ran
         return ran
 
+    def chunking(self: ChunkStretch, *given: Any) -> tuple[int, int] | None:
+        moved = chunked(self, *given)
+        seen["chunked"] += moved is not None
+        seen["head waits"] += moved is not None and self.row[0] > 0
+        return moved
+
     monkeypatch.setattr(Coaster, "run", counting)
+    monkeypatch.setattr(ChunkStretch, "run", chunking)
     for number, (rows, config, rules, latency) in enumerate(cases(100_000 * part, 100)):
         (one, fast, how), (two, slow, how_too) = (run(rows, config, rules, latency, coast=coast) for coast in (True, False))
         assert how == how_too, number
@@ -189,4 +199,5 @@ def test_coasting_writes_the_same_bytes_under_pressure(part: int, monkeypatch: p
         for kind in set(fast.table("preemptions")["kind"].tolist()):
             seen[Displaced(kind).name] += 1
     assert seen["coasted"] > 200 and seen["plain"] > 40, seen
+    assert seen["chunked"] > 100 and seen["head waits"] > 50, seen
     assert seen["recompute"] > 10 and seen["swap"] > 2, seen
