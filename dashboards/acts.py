@@ -70,7 +70,7 @@ def replay_change(book: RunBook, ref: str, finding: str) -> list[Any]:
     words = again_words(found.run, card.advice.sets, db=book.store.path.absolute(), name=f"run {found.run}, {card.advice.change}")
     job = start_job(book, "replay", words)
     beside = dcc.Link("Compare the two runs", href="/compare" + Address(run=str(found.run), compare=job).search())
-    return [*_started(job, f"run {found.run} with {card.advice.change}", ""), " ", beside, ": it waits for the replay."]
+    return [*_started(job, f"run {found.run} with {card.advice.change}"), " ", beside, ": it waits for the replay."]
 
 
 def tune_from(book: RunBook, ref: str) -> list[Any]:
@@ -79,9 +79,9 @@ def tune_from(book: RunBook, ref: str) -> list[Any]:
     if row is None:
         raise UsageError("this run is under way: wait until it has been committed")
     job = start_job(book, "tune", tune_words(book.store, int(row["run"]), trials=TRIALS))
-    return _started(job, f"a search from run {row['run']}", "with its progress")
+    watch = dcc.Link("Watch the search", href="/tuner" + Address(study=job).search())
+    return [*_started(job, f"a search from run {row['run']}"), " ", watch, ": its trials and its answer appear there."]
 
 
-def _started(job: str, what: str, then: str) -> list[Any]:
-    ending = f", {then}." if then else "."
-    return [f"Started as job {job}: {what}. ", dcc.Link("See it among the jobs", href="/jobs"), ending]
+def _started(job: str, what: str) -> list[Any]:
+    return [f"Started as job {job}: {what}. ", dcc.Link("See it among the jobs", href="/jobs"), "."]

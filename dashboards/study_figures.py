@@ -73,8 +73,9 @@ def front_figure(front: Front, theme: Theme) -> dict[str, Any]:
     return {"data": traces, "layout": layout}
 
 
-def levels_figure(rows: Sequence[KnobLevels], unit: str, theme: Theme) -> dict[str, Any]:
-    """A panel a knob: best and median value at every level; the recommendation's level is a star, the current one a square."""
+def levels_figure(rows: Sequence[KnobLevels], unit: str, theme: Theme, best: str = "recommended") -> dict[str, Any]:
+    """A panel a knob: best and median value at every level; the recommendation's level is a star, the current one a square.
+    ``best``: what the star is called."""
     traces: list[dict[str, Any]] = []
     layout = plain_layout(theme, 300, "", "", showlegend=True)
     plain_x, plain_y = layout.pop("xaxis"), layout.pop("yaxis")
@@ -85,7 +86,7 @@ def levels_figure(rows: Sequence[KnobLevels], unit: str, theme: Theme) -> dict[s
         x, y = {"xaxis": f"x{own}", "yaxis": "y"}, list(row.best)
         traces.append(_line("best", row.levels, y, {"width": 2, "color": theme.decode}, at, x))
         traces.append(_line("median", row.levels, row.median, {"width": 1.2, "dash": "dot", "color": theme.quiet}, at, x))
-        for name, place, symbol in (("recommended", row.chosen, "star"), ("current policy", row.current, "square-open")):
+        for name, place, symbol in ((best, row.chosen, "star"), ("current policy", row.current, "square-open")):
             if place is not None and row.best[place] is not None:
                 marker = {
                     "symbol": symbol,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from dashboards.study_rows import Effect, Front, History, KnobLevels, Step, best_of
@@ -9,12 +10,15 @@ from dashboards.words import count, percent, seconds
 from tracekit.studies import Study
 
 __all__ = [
+    "best_word",
     "describe_front",
     "describe_gains",
     "describe_history",
     "describe_levels",
     "describe_steps",
     "figure_value",
+    "no_answer",
+    "none_allowed",
     "standing",
 ]
 
@@ -36,6 +40,8 @@ def standing(study: Study) -> str:
             left = (study.job.progress or {}).get("eta_s") if study.job is not None else None
             when = f", about {seconds(left)} left" if left else ""
             head = f"Searching: {done}{when}."
+            if len(study.trials) >= study.wanted and study.answer is None:
+                head = f"All {count(study.wanted)} trials are there; the best are being proved on windows that were not searched."
         case "finished" if study.answer is not None and study.answer.get("no_search"):
             return f"Nothing was searched: {study.answer['no_search']}."
         case "finished":
@@ -50,6 +56,40 @@ def standing(study: Study) -> str:
         case _:
             head = f"{done}; the job that searched is not kept any more."
     return f"{head} {parts.capitalize()}.{found}" if parts else head
+
+
+def no_answer(study: Study) -> str:
+    """Why there is no answer, and what leads to one."""
+    match study.state:
+        case "running" | "queued":
+            return "No answer yet: it comes when the search has ended and has been proved on other windows."
+        case "cancelled" | "lost" | "failed":
+            return (
+                "No answer: the search ended before one was found. Go on with the search: the trials that are there count, and"
+                " the answer is proved at the end."
+            )
+        case "finished":
+            return (
+                "No answer: the search was asked for trials only (`--search-only`). The same `tracekit tune` command without it"
+                " finds the best of these trials and proves it."
+            )
+    return "No answer: the same `tracekit tune` command goes on where the search stopped, and answers at the end."
+
+
+def none_allowed(study: Study) -> str:
+    """What to do where no trial may be recommended, and what kept them from it."""
+    reasons = Counter(trial.reason for trial in study.trials if trial.state == "fail" and trial.reason)
+    kept = [f"{count(n)} failed: {reason}" for reason, n in reasons.most_common(2)]
+    outside = [trial for trial in study.trials if trial.state == "complete" and not trial.feasible]
+    if outside:
+        met = max((trial.attainment or 0.0) for trial in outside)
+        short = f"serve fewer within the SLO than the {percent(study.target)} asked for, {percent(met)} at most"
+        kept.append(f"{count(len(outside))} {short}")
+    said = f" Of {count(len(study.trials))} trials {'; '.join(kept)}." if kept else ""
+    return (
+        f"Nothing can be recommended from these trials.{said} What may help: a looser SLO or `--target`, a lower `--rate-scale`"
+        " or more engines, a wider `--space`, or more `--trials`."
+    )
 
 
 def figure_value(value: float, unit: str) -> str:
@@ -87,7 +127,12 @@ def describe_front(front: Front) -> str:
     return f"{said} On the front: {count(int(front.front.sum()))} trials, from trial {ends[0]} to trial {ends[1]}."
 
 
-def describe_levels(rows: Sequence[KnobLevels]) -> str:
+def best_word(study: Study) -> str:
+    """What the point that stands out is called: before there is an answer it is the best so far."""
+    return "recommended" if "winner" in (study.answer or {}) else "best so far"
+
+
+def describe_levels(rows: Sequence[KnobLevels], called: str = "recommended") -> str:
     """Which level is best, knob by knob."""
     parts = []
     for row in rows:
@@ -95,7 +140,7 @@ def describe_levels(rows: Sequence[KnobLevels]) -> str:
             now = "" if row.current is None or row.current == row.chosen else f" (now {row.levels[row.current]})"
             parts.append(f"{row.knob} {row.levels[row.chosen]}{now}")
     best = "; ".join(parts) or "nothing yet"
-    return f"The best and the median trial at each level of a knob, whatever the others are. Recommended: {best}."
+    return f"The best and the median trial at each level of a knob, whatever the others are. {called.capitalize()}: {best}."
 
 
 def describe_steps(steps: Sequence[Step]) -> str:

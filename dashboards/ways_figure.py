@@ -17,9 +17,10 @@ from dashboards.study_ways import Ways
 __all__ = ["describe_ways", "ways_data", "ways_figure"]
 
 
-def ways_figure(ways: Ways, theme: Theme) -> dict[str, Any]:
+def ways_figure(ways: Ways, theme: Theme, best: str = "recommended") -> dict[str, Any]:
     """Traces: 0 all trials, faint; 1 the chosen ones; 2 the best tenth of the chosen; 3 the recommendation; 4 the axes'
-    levels. The browser draws the first three itself, of ``ways_data``: here they have a place out of sight."""
+    levels. The browser draws the first three itself, of ``ways_data``: here they have a place out of sight.
+    ``best``: what the recommendation is called."""
     axes = len(ways.axes)
     looks: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
         ("all trials", {"color": theme.faint, "width": 1}, {"showlegend": False}),
@@ -30,7 +31,7 @@ def ways_figure(ways: Ways, theme: Theme) -> dict[str, Any]:
     data = [{**plain, "name": name, "x": [0], "y": [2], "line": line, **more} for name, line, more in looks]
     own = [] if ways.chosen is None else [float(each) if each == each else None for each in ways.place[ways.chosen]]
     line = {"color": theme.fill(theme.prefill), "width": 3.5, "dash": "dash"}
-    data.append({**plain, "name": "recommended", "x": list(range(len(own))), "y": own, "line": line})
+    data.append({**plain, "name": best, "x": list(range(len(own))), "y": own, "line": line})
     marks = [(at, place, tick) for at, axis in enumerate(ways.axes) for place, tick in zip(axis.at, axis.ticks, strict=False)]
     data.append(
         {

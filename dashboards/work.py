@@ -199,8 +199,8 @@ def _look(status: JobStatus, spools: dict[int, str], searched: dict[str, str]) -
         return (f"/compare?run={base}&cmp={run}", f"compare {base} and {run}") if base else (f"/verdict?run={run}", f"run {run}")
     if spool is not None or (status.kind == "replay" and status.state in UNDER_WAY):
         return f"/timeline?run={status.id}", "live" if status.state == "running" else "what ran"
-    if status.kind == "tune" and (key := searched.get(status.id)) is not None:
-        return f"/tuner?study={key[:8]}", "its search"
+    if status.kind == "tune" and (status.id in searched or status.state in UNDER_WAY):
+        return f"/tuner?study={searched[status.id][:8] if status.id in searched else status.id}", "its search"
     if status.kind == "capacity":
         return f"/what-if?cap={status.id}", "its answer" if status.state == "finished" else "how far it is"
     experiment = (status.result or {}).get("experiment")

@@ -15,19 +15,16 @@ from dashboards.pages.tuner_trial import columns_of, register_trial, render_tria
 from dashboards.palette import THEMES, Theme
 from dashboards.queries import RunBook
 from dashboards.study_figures import front_figure, history_figure, levels_figure, shares_figure, steps_figure
-from dashboards.study_rows import (
-    front_of,
-    history_of,
-    levels_of,
-    steps_of,
-)
+from dashboards.study_jobs import before_study, job_named, study_named
+from dashboards.study_rows import front_of, history_of, levels_of, steps_of
 from dashboards.study_ways import Ways, trial_rows, ways_of
-from dashboards.study_words import describe_front, describe_history, describe_levels, describe_steps, standing
+from dashboards.study_words import best_word, describe_front, describe_history, describe_levels, describe_steps, standing
 from dashboards.ways_figure import describe_ways, ways_data, ways_figure
 from dashboards.words import MISSING, count, percent
 from dashboards.work import acts_on, cancel_job, resume_job
 from tracekit.errors import TracekitError
-from tracekit.studies import Study, list_studies, load_study
+from tracekit.jobs import JobStatus
+from tracekit.studies import Study, list_studies
 
 __all__ = ["layout", "register", "render"]
 
@@ -161,14 +158,17 @@ def render(book: RunBook, search: str | None, theme: str, drawn: list[Any] | Non
     address = parse_address(search)
     keep = [no_update] * 4
     hidden = (HIDDEN, HIDDEN)
+    options = [_option(each) for each in list_studies(book.store, LISTED)]
     try:
-        study = load_study(book.store, address.study or "last")
-        options = [_option(each) for each in list_studies(book.store, LISTED)]
+        study = study_named(book, address.study)
     except TracekitError as error:
-        return [], None, "", str(error), None, None, None, no_update, None, None, *hidden
+        job = job_named(book, address.study)
+        if job is None:
+            return options, None, "", str(error), None, None, None, no_update, None, None, *hidden
+        return options, None, before_study(job), "", None, None, None, no_update, None, None, *_buttons(book, job)
     mark = [study.key, study.changed, study.state, theme]
     state, panel = standing(study), render_trial(book, study, address)
-    buttons = _buttons(book, study)
+    buttons = _buttons(book, study.job)
     if mark == drawn:
         return options, study.key, state, "", panel, no_update, *keep, *buttons
     look, rows = THEMES[theme], trial_rows(study)
@@ -182,18 +182,18 @@ def render(book: RunBook, search: str | None, theme: str, drawn: list[Any] | Non
 def act(book: RunBook, search: str | None, what: str) -> str:
     """Stop or resume the search that an address names; what to say."""
     try:
-        study = load_study(book.store, parse_address(search).study or "last")
-        if study.job is None:
+        job = job_named(book, parse_address(search).study)
+        if job is None:
             return "the job that searched is not kept any more"
-        (cancel_job if what == "tn-stop" else resume_job)(book, study.job.id)
+        (cancel_job if what == "tn-stop" else resume_job)(book, job.id)
     except TracekitError as error:
         return str(error)
     return "asked to stop" if what == "tn-stop" else "started again"
 
 
-def _buttons(book: RunBook, study: Study) -> tuple[Any, Any]:
+def _buttons(book: RunBook, job: JobStatus | None) -> tuple[Any, Any]:
     """Which of the two buttons is there."""
-    can = () if study.job is None else acts_on(book, study.job)
+    can = () if job is None else acts_on(book, job)
     return {} if "cancel" in can else HIDDEN, {} if "resume" in can else HIDDEN
 
 
@@ -208,7 +208,7 @@ def _body(study: Study, ways: Ways | None, theme: Theme) -> Iterator[Any]:
     if ways is not None:
         yield html.H2("All knobs at once")
         yield figure_with_table(
-            "tn-ways", ways_figure(ways, theme), describe_ways(ways), ("Axis", "Levels"),
+            "tn-ways", ways_figure(ways, theme, best_word(study)), describe_ways(ways), ("Axis", "Levels"),
             [[axis.name, ", ".join(axis.ticks)] for axis in ways.axes],
         )  # fmt: skip
 
@@ -255,8 +255,9 @@ def _plateau(study: Study, theme: Theme) -> Iterator[Any]:
             for row in levels
             for at in range(len(row.levels))
         ]
-        figure = levels_figure(levels, f"{study.objectives[0].name}, {study.objectives[0].unit}", theme)
-        yield figure_with_table("tn-levels", figure, describe_levels(levels), ("Level", "Best", "Median", "Trials"), rows)
+        figure = levels_figure(levels, f"{study.objectives[0].name}, {study.objectives[0].unit}", theme, best_word(study))
+        head = ("Level", "Best", "Median", "Trials")
+        yield figure_with_table("tn-levels", figure, describe_levels(levels, best_word(study)), head, rows)
     shares = (study.answer or {}).get("importance") or {}
     if shares:
         yield html.H2("Which knobs mattered")

@@ -12,7 +12,7 @@ from dashboards.interval_figure import Whisker, interval_figure
 from dashboards.markup import copy_button, data_table, figure_with_table
 from dashboards.palette import Theme
 from dashboards.study_rows import Effect, effects_of, gains_of
-from dashboards.study_words import describe_gains
+from dashboards.study_words import describe_gains, no_answer, none_allowed
 from dashboards.words import MISSING, count, percent
 from tracekit.studies import Study
 
@@ -23,13 +23,13 @@ def answer_of(study: Study) -> Iterator[Any]:
     """What to set, in words and as flags to copy."""
     answer = study.answer
     if answer is None:
-        yield html.P(
-            "No answer yet: it comes when the search has ended and has been proved on other windows.", className="hint"
-        )
+        yield html.P(no_answer(study), className="hint")
         return
     yield html.H2("What to set")
     head = "CHANGE" if answer["recommended"] else "NO CHANGE RECOMMENDED"
     yield html.P([html.Strong(head), f": {answer['why']}."], className="advice")
+    if "winner" not in answer and not answer.get("no_search"):
+        yield html.P(none_allowed(study), className="advice")
     if answer["recommended"]:
         lines = {"vLLM": answer["flags"], "tracekit": " ".join(f"--set {each}" for each in answer["sets"])}
         for name, text in lines.items():

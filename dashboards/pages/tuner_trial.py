@@ -11,12 +11,13 @@ from dash import Dash, Input, Output, State, dcc, html, no_update
 from dashboards.address import Address, parse_address
 from dashboards.palette import GRID_THEME
 from dashboards.queries import RunBook
+from dashboards.study_jobs import study_named
 from dashboards.words import percent, seconds
 from dashboards.work import UNDER_WAY, start_job
 from tracekit.errors import TracekitError, UsageError
 from tracekit.experiments.knobs import knob_text
 from tracekit.jobs import JobStatus, list_jobs
-from tracekit.studies import Study, Trial, load_study, trial_run_name
+from tracekit.studies import Study, Trial, trial_run_name
 
 __all__ = ["columns_of", "register_trial", "render_trial", "trial_grid"]
 
@@ -71,7 +72,7 @@ def start(book: RunBook, search: str | None) -> str:
     """Start the replay of the trial that an address names, unless one is at it; what to say."""
     address = parse_address(search)
     try:
-        study = load_study(book.store, address.study or "last")
+        study = study_named(book, address.study)
         trial = next((each for each in study.trials if each.number == address.trial and each.state != "fail"), None)
         if trial is None:
             raise UsageError(f"study {study.key}: trial {address.trial}: there is none that can be replayed")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,12 +14,16 @@ import pytest
 
 from benchmarks.dashboard_tuner import brush
 from benchmarks.page_studies import made_study, many_rows
+from dashboards.queries import RunBook
+from dashboards.work import start_job
 from tests.dashboards.browser import serving
 from tests.dashboards.watched import Watched
+from tracekit import jobs
 from tracekit.cli.main import main
 from tracekit.jobs import Job
 from tracekit.store import Store
-from tuner import tune
+from tracekit.studies import list_studies
+from tuner import replay_trial
 
 LINES = """() => [...document.querySelectorAll('#tn-ways .scatterlayer > .trace .lines path')].slice(1, 3)
     .map(path => (path.getAttribute('d').match(/M(?!0,0)/g) || []).length)"""
@@ -62,19 +69,47 @@ def test_brushes_add_up_stand_in_the_address_and_mark_the_other_figures(
         assert sum(page.evaluate(LINES)) == known and "br=" not in page.url
 
 
-def test_a_trial_is_opened_replayed_and_looked_at(tmp_path: Path, watch: Callable[..., Watched]) -> None:
+def held_after(store: Store, job: str, trials: int) -> int:
+    """Stop a search where it stands, once so many trials have ended, so that the test has time; its process."""
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        found = jobs.show(store.folder, job)
+        if found.pid is not None and any(len(study.trials) >= trials for study in list_studies(store)):
+            os.kill(found.pid, signal.SIGSTOP)
+            return found.pid
+        time.sleep(0.01)
+    raise AssertionError(found)
+
+
+def test_a_search_is_watched_killed_resumed_and_its_trials_are_looked_at(tmp_path: Path, watch: Callable[..., Watched]) -> None:
     trace = tmp_path / "short.jsonl"
     assert main(["synth", str(trace), "--requests", "120", "--arrival", "gamma:rate=8,cv=2", "--input",
                  "lognormal:median=2500,sigma=0.8", "--output", "lognormal:median=60,sigma=0.5", "--seed", "2"]) == 0  # fmt: skip
-    db = tmp_path / "t.duckdb"
-    tune(str(trace), slo="ttft=1s,stall=60ms", windows=2, holdout=1, trials=3, workers=1, db=db)
-    with serving(db) as url:
-        page = watch(url).open("tuner").page
+    store = Store(tmp_path / "t.duckdb")
+    words = ["tune", str(trace), "--slo=ttft=1s,stall=60ms", "--windows=2", "--holdout=1", "--trials=4", "--workers=1"]
+    with serving(store.path) as url:
+        job = start_job(RunBook(store.path), "tune", [*words, f"--db={store.path}"])
+        pid = held_after(store, job, 2)
+        shown = watch(url).open(f"tuner?study={job}")
+        page = shown.page
+        shown.until("tn-said", "^Searching: [23] of 4 trials")
+        page.wait_for_function(READY)
+        lines = page.evaluate(LINES)
+        page.evaluate("() => window.scrollTo(0, 200)")
+        os.kill(pid, signal.SIGKILL)
+        assert "trials are kept" in shown.until("tn-said", "^Killed: its process is gone")
+        assert "Go on with the search" in shown.until("tn-answer", "^No answer: the search ended before")
+        assert page.evaluate(LINES) == lines and page.evaluate("() => window.scrollY") == 200
+        page.get_by_role("button", name="Go on with the search").click()
+        shown.until("tn-said", "^Finished: 4 of 4 trials")
+        shown.until("tn-answer", "CHANGE")
+        replay_trial("last", 0, db=store.path)
         page.get_by_role("gridcell", name="2", exact=True).first.click()
         page.get_by_role("button", name="Replay this trial with every event").click()
-        page.get_by_role("link", name="Its Verdict").click(timeout=120_000)
+        page.get_by_role("link", name="Beside the current policy").wait_for(timeout=120_000)
+        page.get_by_role("link", name="Its Verdict").click()
         page.wait_for_function(r"() => /\S/.test(document.getElementById('vd-said')?.textContent)")
-        assert "/verdict?run=1" in page.url
+        assert "/verdict?run=2" in page.url
         page.go_back()
         page.get_by_role("link", name="Its Timeline").click()
         page.wait_for_function("() => document.querySelectorAll('#timeline .scatterlayer .trace path.js-fill').length >= 5")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+import shutil
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from dash import no_update
 from benchmarks.page_studies import made_study, many_rows, trial_row
 from dashboards.address import Address, parse_address
 from dashboards.pages import tuner
+from dashboards.pages.tuner_answer import answer_of
 from dashboards.pages.tuner_trial import render_trial, start
 from dashboards.palette import DARK, LIGHT
 from dashboards.queries import RunBook
@@ -254,21 +255,46 @@ def test_an_address_of_a_trial_and_a_brush() -> None:
     assert parse_address("?study=../x&trial=-1&br=0:a-b&cap=%2e%2e").ignored == ("study", "trial", "br", "cap")
 
 
-def test_a_real_study_s_trial_becomes_a_run_that_the_pages_open(tmp_path: Path) -> None:
-    from tracekit.cli.main import main
-    from tuner import replay_trial, tune
+def test_a_search_can_be_named_by_its_job_before_its_study_is_there(store: Store) -> None:
+    book = RunBook(store.path)
+    job = Job.create(store.folder, "tune", {"argv": ["/bin/true"]})
+    job.begin()
+    for search in ("", f"?study={job.id}"):
+        said, error, *_, stop, resume = tuner.render(book, search, "light")[2:]
+        assert said.startswith(f"Starting: job {job.id} reads the trace") and error == ""
+        assert (stop, resume) == ({}, tuner.HIDDEN)
+    (row,) = list_work(book)
+    assert row.look == f"/tuner?study={job.id}"
+    job.finish({"exit_code": 2, "error": "--slo: ttft=x: not a time"})
+    failed = tuner.render(book, f"?study={job.id}", "light")
+    assert failed[2] == f"Job {job.id} ended before its first trial: --slo: ttft=x: not a time." and failed[-1] == {}
+    made_study(store, ROWS[:2], job=job.id)
+    assert tuner.render(book, f"?study={job.id}", "light")[1] == "0123456789abcdef"
+    assert "no such study" in tuner.render(book, "?study=20200101-000000-abcdef", "light")[3]
 
-    trace = tmp_path / "short.jsonl"
-    assert main(["synth", str(trace), "--requests", "120", "--arrival", "gamma:rate=8,cv=2", "--input",
-                 "lognormal:median=2500,sigma=0.8", "--output", "lognormal:median=60,sigma=0.5", "--seed", "2"]) == 0  # fmt: skip
-    db = tmp_path / "t.duckdb"
-    tune(str(trace), slo="ttft=1s,stall=60ms", windows=2, holdout=1, trials=3, workers=1, db=db)
-    for number in (0, 1):
-        replay_trial("last", number, db=db)
-    book = RunBook(db)
-    panel = shown(render_trial(book, load_study(Store(db), "last"), Address(trial=1)))
-    assert '"/verdict?run=2"' in panel and '"/timeline?run=2"' in panel and '"/compare?run=1&cmp=2"' in panel
-    assert tuner.render(book, "?trial=1", "light")[3] == ""
+
+def test_without_an_answer_the_page_says_why_and_what_leads_to_one(store: Store) -> None:
+    job = Job.create(store.folder, "tune", {"argv": ["/bin/true"]})
+    job.begin()
+    rows = [trial_row(0, 1.0, ROWS[0]["point"], feasible=False), trial_row(1, None, ROWS[1]["point"])]
+    folder = made_study(store, rows, job=job.id, target=0.95)
+
+    def answered() -> str:
+        return shown(list(answer_of(load_study(store, "last"))))
+
+    assert "No answer yet: it comes when" in answered()
+    job.finish({"exit_code": 130, "cancelled": True})
+    assert "No answer: the search ended before one was found. Go on with the search" in answered()
+    job.finish({"exit_code": 0})
+    assert "`--search-only`" in answered()
+    nothing = {"recommended": False, "no_search": None, "why": "no trial completed within the constraints"}
+    (folder / "answer.json").write_text(json.dumps(nothing))
+    told = answered()
+    assert "NO CHANGE RECOMMENDED" in told and "Of 2 trials 1 failed: its KV does not fit; 1 serve fewer within the SLO" in told
+    assert "than the 95.0 % asked for, 50.0 % at most. What may help: a looser SLO" in told
+    shutil.rmtree(job.folder)
+    (folder / "answer.json").unlink()
+    assert "the same `tracekit tune` command goes on" in answered()
 
 
 def test_a_search_is_stopped_and_goes_on_from_the_page(store: Store) -> None:
