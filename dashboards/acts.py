@@ -19,13 +19,11 @@ from tracekit.orders import ConfigError, again_words, tune_words
 __all__ = ["change_button", "register_acts", "replay_change", "tune_button", "tune_from"]
 
 TRIALS = 60
-NOT_A_POLICY = "traffic."
-"""A change that begins so is of the traffic: a replay can show it, a policy cannot hold it."""
 
 
 def change_button(card: Card) -> list[Any]:
-    """For a finding with a change that a policy can hold."""
-    if card.advice is None or not card.advice.sets or any(each.startswith(NOT_A_POLICY) for each in card.advice.sets):
+    """For a finding with a change that can be replayed."""
+    if card.advice is None or not card.advice.sets:
         return []
     name = {"type": "vd-act", "act": "replay", "finding": card.id}
     return [

@@ -10,7 +10,7 @@ from dashboards.uploads import find
 from tracekit.errors import LockedError, UsageError, shown
 from tracekit.orders import ReplayOrder, profiles_known, replay_words
 
-__all__ = ["KNOBS", "LoadedTrace", "loaded_traces", "order_of", "profiles_options", "uploads_folder", "words_of"]
+__all__ = ["KNOBS", "LoadedTrace", "is_loaded", "loaded_traces", "order_of", "profiles_options", "uploads_folder", "words_of"]
 
 KNOBS = ("max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold", "num_gpu_blocks")
 """Settings that have a field of their own."""
@@ -34,15 +34,24 @@ def profiles_options() -> list[dict[str, str]]:
 
 
 def loaded_traces(book: RunBook) -> list[LoadedTrace]:
-    """Latest first; empty where there is no database, or a writer is at work."""
-    if not book.store.exists():
-        return []
+    """Latest first, for a list to pick from; empty where there is no database, or a writer is at work."""
     try:
-        with book.store.read() as con:
-            there = con.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'traces'").fetchall()
-            rows = con.execute("SELECT name, rows_kept FROM traces ORDER BY trace DESC").fetchall() if there else []
+        return _read_traces(book)
     except LockedError:
         return []
+
+
+def is_loaded(book: RunBook, name: str) -> bool:
+    """Whether there is a trace of this name. ``LockedError``: a writer is at work, so that nobody can say."""
+    return name in {each.name for each in _read_traces(book)}
+
+
+def _read_traces(book: RunBook) -> list[LoadedTrace]:
+    if not book.store.exists():
+        return []
+    with book.store.read() as con:
+        there = con.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'traces'").fetchall()
+        rows = con.execute("SELECT name, rows_kept FROM traces ORDER BY trace DESC").fetchall() if there else []
     return [LoadedTrace(str(name), int(count)) for name, count in rows]
 
 
@@ -74,7 +83,7 @@ def _trace(book: RunBook, picked: str) -> str:
     kind, _, name = picked.partition(":")
     if kind == "upload":
         return str(find(uploads_folder(book), name).path.absolute())
-    if kind == "trace" and name in {each.name for each in loaded_traces(book)}:
+    if kind == "trace" and is_loaded(book, name):
         return name
     if not picked:
         raise UsageError("no trace; expected one that is loaded, or a file that is sent")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dashboards.ordering import loaded_traces
+from dashboards.ordering import is_loaded, loaded_traces
 from dashboards.queries import RunBook
 from tracekit.capacity_orders import CapacityOrder, capacity_words
 from tracekit.errors import TracekitError, UsageError, shown
@@ -59,7 +59,7 @@ def order_of(book: RunBook, form: Mapping[str, Any]) -> CapacityOrder:
     kind, _, name = text.get("trace", "").partition(":")
     if not name:
         raise UsageError("no trace; expected one that is loaded, or a recorded run")
-    if kind == "trace" and name not in {each.name for each in loaded_traces(book)}:
+    if kind == "trace" and not is_loaded(book, name):
         raise UsageError(f"{shown(name)}: no such trace in {book.store.path}; load it, or replay it first")
     if kind not in ("trace", "run") or (kind == "run" and not (name.isascii() and name.isdigit() and len(name) < 10)):
         raise UsageError(f"{shown(text['trace'])}: expected a loaded trace or a recorded run")

@@ -1,4 +1,5 @@
-"""A recorded run once more: the same requests under the same profile, policy and SLO, with what ``--set`` changes."""
+"""A recorded run once more: the same requests under the same profile, policy and SLO, with what ``--set``, and to its
+arrivals ``--rate-scale`` and ``--burst-scale``, change."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ __all__ = ["option_beside", "prepare_again"]
 _MAY_DIFFER = {
     "inputs", "engine", "sets", "replicas", "pd", "router", "fail", "slow", "events", "name", "diagnose", "db", "progress", "say",
     "from_run",
+    "rate_scale", "burst_scale",
 }  # fmt: skip
 """What may be said beside ``--from-run``; everything else is the run's."""
 _OPTIONS = {"trace_format": "format", "mapping": "map", "sets": "set"}
@@ -30,9 +32,10 @@ def prepare_again(store: Store, given: dict[str, Any], sets: Sequence[str], tell
     from tracekit.diagnosis.stored import setup_of
 
     _refuse_others(given)
-    moved = [pair for pair in sets if pair.startswith(TRAFFIC)]
-    if moved:
-        raise UsageError(f"--set {shown(moved[0])}: changes the traffic, not the policy; expected a knob with --from-run")
+    traffic = [pair for pair in sets if pair.startswith(TRAFFIC)]
+    if traffic:
+        raise UsageError(f"--set {shown(traffic[0])}: is of the traffic, not the policy; expected --rate-scale or --burst-scale")
+    sets = [*sets, *(f"{TRAFFIC}{name}={given[name]!r}" for name in ("rate_scale", "burst_scale") if given[name] != 1.0)]
     row = load_run(store, resolve_run(store, given["from_run"]))
     setup = setup_of(store, row)
     tell(f"again: run {row['run']} ({shown(row['trace_name'])}, {setup.source.total:,} requests), simulated")
@@ -41,7 +44,7 @@ def prepare_again(store: Store, given: dict[str, Any], sets: Sequence[str], tell
         changed = changed_setup(setup, sets)
         setup = changed.setup
         for knob, before, after in (*changed.named, *changed.besides):
-            tell(f"policy: {knob} {before} -> {after}")
+            tell(f"{'' if knob.startswith(TRAFFIC) else 'policy: '}{knob} {before} -> {after}")
     return replace(setup, events=given["events"])
 
 
@@ -52,7 +55,8 @@ def _refuse_others(given: dict[str, Any]) -> None:
         raise UsageError("--from-run: a recorded run is replayed by the simulator; expected --engine sim")
     also = option_beside(given, _MAY_DIFFER)
     if also is not None:
-        raise UsageError(f"{also} beside --from-run: that is the run's own; expected --set KNOB=VALUE for what differs")
+        expected = "expected --set KNOB=VALUE, --rate-scale or --burst-scale for what differs"
+        raise UsageError(f"{also} beside --from-run: that is the run's own; {expected}")
 
 
 def option_beside(given: Mapping[str, Any], allowed: Container[str]) -> str | None:

@@ -72,18 +72,29 @@ def replay_words(order: ReplayOrder, *, db: Path) -> list[str]:
     return ["replay", *words, *(f"--set={pair}" for pair in order.sets), f"--db={db}", "--", order.trace]
 
 
+_SCALES = ("burst_scale", "isl_scale", "osl_scale")
+"""What ``replay`` or ``capacity`` make of a trace and ``tune`` does not."""
+
+
 def again_words(run: int, sets: Sequence[str], *, db: Path, name: str = "") -> list[str]:
-    """A recorded run once more, with ``sets`` changed."""
+    """A recorded run once more, with ``sets`` changed, which may be words about the traffic."""
+    from tracekit.diagnosis.changes import again_options
+
     named = [f"--name={name[:100]}"] if name else []
-    return ["replay", f"--from-run={int(run)}", *(f"--set={pair}" for pair in sets), *named, f"--db={db}"]
+    return ["replay", f"--from-run={int(run)}", *again_options(sets), *named, f"--db={db}"]
 
 
 def tune_words(store: Store, run: int, *, trials: int, workers: int = 1) -> list[str]:
     """A search for better settings than a recorded run's: its trace, slice, profile, SLO and policy as what is in force today.
     ``UsageError`` where the run has no SLO or kept no setup. A profile that does not ship is written beside the database."""
     trace, words = run_words(store, run)
-    if load_run(store, run)["slo"] is None:
+    row = load_run(store, run)
+    if row["slo"] is None:
         raise UsageError(f"run {run} has no SLO to tune for; replay it with one, as --slo ttft=500ms,tpot=50ms")
+    scaled = next((name for name in _SCALES if (row["slice"] or {}).get(name, 1.0) != 1.0), None)
+    if scaled is not None:
+        option = f"--{scaled.replace('_', '-')} {row['slice'][scaled]:g}"
+        raise UsageError(f"run {run} has {option}, and a search takes the trace as it is; start it from a run without")
     return ["tune", *words, f"--trials={trials}", f"--workers={workers}", f"--db={store.path.absolute()}", "--", trace]
 
 
@@ -133,13 +144,13 @@ def _profile(store: Store, row: Mapping[str, Any]) -> str:
 
 
 def _slice_words(part: Mapping[str, Any]) -> list[str]:
-    """The part of the trace that the run replayed, as options of tune. A limit on requests is left out."""
+    """The part of the trace that the run replayed, as options of tune and capacity. A limit on requests is left out."""
     words = []
     if part.get("window_ns"):
         begin, end = part["window_ns"]
         words.append(f"--window={f'{begin}ns' if begin else '0'}:{end}ns")
-    if part.get("rate_scale", 1.0) != 1.0:
-        words.append(f"--rate-scale={part['rate_scale']!r}")
+    scaled = [name for name in ("rate_scale", *_SCALES) if part.get(name, 1.0) != 1.0]
+    words += [f"--{name.replace('_', '-')}={part[name]!r}" for name in scaled]
     if part.get("where"):
         words.append(f"--where={part['where']}")
     if part.get("thin"):

@@ -112,7 +112,7 @@ def replay(
     window: str | None = None,
     warmup: str | None = None,
     limit: int | None = None,
-    rate_scale: float = 1.0,
+    rate_scale: float = 1.0, burst_scale: float = 1.0,
     where: str | None = None,
     thin: str | None = None,
     by: str | None = None,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tracekit.errors import UsageError
+from tracekit.orders import tune_words
 from tracekit.replay import replay
 from tracekit.store import Store, load_run
 
@@ -44,6 +46,26 @@ def test_the_same_run_comes_out_again(db: str) -> None:
     assert rows[0] == rows[1]
 
 
+def test_its_traffic_can_be_another_and_is_recorded_as_such(db: str) -> None:
+    lines: list[str] = []
+    moved = replay(from_run="1", db=db, rate_scale=2.0, burst_scale=0.0, diagnose=False, say=lines.append)
+    assert {"traffic.rate_scale 1 -> 2", "traffic.burst_scale 1 -> 0"} <= set(lines)
+    store = Store(db)
+    first, second = load_run(store, 1), load_run(store, moved.run)
+    assert second["slice"] == first["slice"] | {"rate_scale": 2.0, "burst_scale": 0.0}
+    again = replay(from_run=str(moved.run), db=db, diagnose=False)
+    with store.read() as con:
+        known, once_more = (
+            con.execute("SELECT request, arrival_ns, e2e_ns FROM outcomes WHERE run = ? ORDER BY request", [run]).fetchall()
+            for run in (moved.run, again.run)
+        )
+    assert known == once_more
+    gaps = np.diff([arrival for _, arrival, _ in known])
+    assert gaps.max() - gaps.min() <= 1
+    with pytest.raises(UsageError, match="has --burst-scale 0, and a search takes the trace as it is"):
+        tune_words(store, moved.run, trials=3)
+
+
 def test_what_is_changed_is_said_and_nothing_else_changes(db: str) -> None:
     lines: list[str] = []
     report = replay(from_run="1", sets=("max_num_seqs=16",), db=db, say=lines.append, diagnose=False)
@@ -61,7 +83,7 @@ def test_what_is_changed_is_said_and_nothing_else_changes(db: str) -> None:
         ({"limit": 5}, "--limit beside --from-run: that is the run's own"),
         ({"slo": "ttft=1s"}, "--slo beside --from-run"),
         ({"trace_format": "mooncake"}, "--format beside --from-run"),
-        ({"sets": ("traffic.rate_scale=2",)}, "changes the traffic, not the policy"),
+        ({"sets": ("traffic.rate_scale=2",)}, "expected --rate-scale or --burst-scale"),
         ({"sets": ("max_num_seqs=4",)}, "changes nothing of this run"),
         ({"from_run": "99"}, "99"),
         ({"from_run": None}, "no trace; expected TRACE..., --from-run RUN"),

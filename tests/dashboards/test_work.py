@@ -6,9 +6,11 @@ import base64
 import gzip
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 from dashboards import acts, uploads, work
 from dashboards.ordering import order_of, uploads_folder, words_of
 from dashboards.pages import replay as replay_page
+from dashboards.pages import what_if
 from dashboards.queries import RunBook
 from tracekit import jobs
 from tracekit.errors import LockedError, UsageError
@@ -222,6 +225,22 @@ def test_a_form_that_cannot_be_replayed_says_why_and_starts_nothing(book: RunBoo
     assert str(said).startswith("Not started: ")
     assert says.lower() in str(said).lower()
     assert len(jobs.list_jobs(book.store.folder)) == before
+
+
+def test_a_form_sent_while_somebody_writes_is_told_so_and_not_that_its_trace_is_gone(book: RunBook) -> None:
+    writing = (
+        "import sys\nfrom tracekit.store import Store\n"
+        "with Store(sys.argv[1]).write('a long load'): print(flush=True), sys.stdin.read()"
+    )
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", writing, str(book.store.path)], **pipes) as writer:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        said = replay_page.begin(book, {"trace": "trace:demo_trace", "profile": "h100-llama-3.1-8b"})
+        asked = what_if.begin(book, {"trace": "trace:demo_trace"})[0]
+        writer.communicate()
+    assert str(said).startswith("Not started: ") and "a long load" in str(said)
+    assert asked.startswith("Not started: ") and "a long load" in asked
 
 
 TEXT = st.text(max_size=30)

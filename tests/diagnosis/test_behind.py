@@ -12,7 +12,6 @@ import yaml
 from tests.diagnosis.loads import CHAT, setup_of_recipe
 from tracekit.cli.main import main
 from tracekit.diagnosis import RunData
-from tracekit.diagnosis.changes import recordable
 from tracekit.diagnosis.diagnose import diagnose
 from tracekit.diagnosis.finding import confirmed
 from tracekit.diagnosis.proof import prove
@@ -56,10 +55,6 @@ def test_its_numbers_come_out_of_the_run_that_their_command_makes(tmp_path: Path
     for each in asked:
         ((value,),) = sql(Store(db), each["sql"].format(run=2)).rows
         assert value == pytest.approx(each["value"], rel=1e-5), each["metric"]
-
-
-def test_traffic_that_was_moved_is_no_run_to_ask() -> None:
-    assert recordable(("max_num_seqs=4",)) and not recordable(("max_num_seqs=4", "traffic.arrivals=even"))
 
 
 def test_nothing_is_sought_where_the_change_leaves_nothing(tmp_path: Path) -> None:

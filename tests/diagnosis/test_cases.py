@@ -98,7 +98,7 @@ EXPECTED: dict[str, tuple[list[str], tuple[str, ...], dict[str, tuple[float, flo
     ),
     "D13": (
         ["BURST"],
-        ("traffic.arrivals=even",),
+        ("traffic.burst_scale=0",),
         {"arrivals cv": (2.1, 3.9), "dispersion": (6, 12), "q_share95": (0.85, 1), "waits of worst fifth": (0.68, 0.88)},
     ),
     "D14": (

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tracekit.errors import UsageError
 from tracekit.slices import slice_lines, slice_of
 from tracekit.traces.bursts import gap_cv, warp_gaps
+from tracekit.traces.clock import moved
 from tracekit.traces.load import load_trace
 from tracekit.traces.slicing import Slice
 from tracekit.traces.source import TraceSource
@@ -51,6 +52,7 @@ def source_of(write: Callable[..., Path], con: duckdb.DuckDBPyConnection) -> Cal
     rng = np.random.default_rng(4)
     at = np.cumsum(rng.exponential(1.0, 80))
     rows = [{"arrival_s": round(float(at[i]), 6), "input_tokens": 50 + i, "output_tokens": 5, "session_id": f"s{i // 2}"}
+            | ({"deadline_s": float(at[i]) + 1.5} if i % 3 else {})
             for i in range(80)]  # fmt: skip
     number = load_trace(con, write("".join(json.dumps(row) + "\n" for row in rows), "t.jsonl")).trace
     assert number is not None
@@ -86,3 +88,18 @@ def test_what_is_said_and_refused(source_of: Callable[[Slice], TraceSource]) -> 
     for wrong in (-1.0, float("nan"), float("inf")):
         with pytest.raises(UsageError, match="--burst-scale"):
             Slice(burst_scale=wrong)
+
+
+def test_moved_in_memory_is_what_the_slice_would_read(source_of: Callable[[Slice], TraceSource]) -> None:
+    for at in ({}, {"window_ns": (10 * SECOND, 60 * SECOND), "lead_in_ns": 5 * SECOND}, {"limit": 30, "burst_scale": 2.0}):
+        part = {"sessions": "as_recorded", "rate_scale": 3.0, **at}
+        own = source_of(Slice(**part))  # type: ignore[arg-type]
+        before = own.arrival_ns.copy()
+        for rate, power in ((1.0, 0.0), (0.7, 1.0), (2.5, 0.5)):
+            found = moved(own, rate_scale=rate, burst_scale=power)
+            product = {"rate_scale": own.part.rate_scale * rate, "burst_scale": own.part.burst_scale * power}
+            read = source_of(Slice(**part | product))  # type: ignore[arg-type]
+            assert (found.part, found.window_ns, found.gap_cv) == (read.part, read.window_ns, read.gap_cv)
+            for column in ("arrival_ns", "start_ns", "deadline_ns", "counted"):
+                assert np.array_equal(getattr(found, column), getattr(read, column)), (at, rate, power, column)
+        assert np.array_equal(own.arrival_ns, before) and (before >= 0).all()

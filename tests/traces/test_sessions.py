@@ -14,6 +14,7 @@ import pytest
 from tests.traces.samples import samples
 from tests.traces.session_samples import claude_session
 from tracekit.errors import UsageError
+from tracekit.traces.clock import moved
 from tracekit.traces.load import LoadedTrace, load_trace, read_trace
 from tracekit.traces.session_tree import break_cycles, roots_of
 from tracekit.traces.sessions import RELATIVE_DEFAULT
@@ -84,6 +85,8 @@ def test_a_window_takes_sessions_by_their_root(write: Write, con: duckdb.DuckDBP
 
 def test_a_rate_scales_starts_not_think_times(write: Write) -> None:
     source = TraceSource.from_loaded(rows(write, *TWO), Slice(rate_scale=2.0))
+    with pytest.raises(UsageError, match="wait for each other"):
+        moved(source, rate_scale=2.0)
     assert columns(source)["think"] == [0, 8, 18, 0, 13, 0]
     assert (source.start_ns / SECOND).tolist() == [0, 0, 0, 2.5, 2.5, 20]
 

@@ -8,7 +8,7 @@ import typer
 
 from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug, plain_options
 from tracekit.cli.replay_cmd import AcceptDegraded, Goodput, Profile, Sets, SloOption
-from tracekit.cli.slice_options import ByOption, RateScale, Seed, Sessions, SpreadTicks, Thin, Where
+from tracekit.cli.slice_options import BurstScale, ByOption, RateScale, Seed, Sessions, SpreadTicks, Thin, Where
 from tracekit.cli.tune_cmd import Base, Length, Stretch, Target, Windows
 
 __all__ = ["register"]
@@ -22,11 +22,6 @@ WhatIf = Annotated[
 ]
 IslScale = Annotated[float, typer.Option(metavar="X", help="Prompts X times as long; says where that breaks prefix hashes.")]
 OslScale = Annotated[float, typer.Option(metavar="X", help="Outputs X times as long.")]
-BurstScale = Annotated[
-    float,
-    typer.Option(metavar="X", help="Gaps between arrivals to the power X, the same requests over the same time: 0 even, 1 as they"
-                 " are, above it burstier."),
-]  # fmt: skip
 Price = Annotated[
     float | None,
     typer.Option("--price-per-hour", metavar="X", help="Of one card: says what an hour costs, and a million tokens that met the"

@@ -10,7 +10,7 @@ import typer
 from tracekit.cli.notifying import Notify, tell
 from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug, plain_options
 from tracekit.cli.reading_options import ArrivalOption, CachedOption, Dedupe, Format, Map, MaxDropped, OnError, OnErrorOption
-from tracekit.cli.slice_options import ByOption, Limit, RateScale, Seed, Sessions, SpreadTicks, Thin, Where, Window
+from tracekit.cli.slice_options import BurstScale, ByOption, Limit, RateScale, Seed, Sessions, SpreadTicks, Thin, Where, Window
 
 if TYPE_CHECKING:
     from tracekit.replay import ReplayReport
@@ -101,7 +101,7 @@ def replay(
     window: Window = None,
     warmup: Warmup = None,
     limit: Limit = None,
-    rate_scale: RateScale = 1.0,
+    rate_scale: RateScale = 1.0, burst_scale: BurstScale = 1.0,
     where: Where = None,
     thin: Thin = None,
     by: ByOption = None,

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["ByOption", "Grouping", "Limit", "RateScale", "Seed", "Sessions", "SpreadTicks", "Thin", "Where", "Window"]
+__all__ = [
+    "BurstScale", "ByOption", "Grouping", "Limit", "RateScale", "Seed", "Sessions", "SpreadTicks", "Thin", "Where", "Window",
+]  # fmt: skip
 
 
 class Grouping(StrEnum):
@@ -22,6 +24,11 @@ Window = Annotated[
 ]
 Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Only the first N requests (of the window).")]
 RateScale = Annotated[float, typer.Option("--rate-scale", metavar="X", help="Arrivals come X times as fast.")]
+BurstScale = Annotated[
+    float,
+    typer.Option("--burst-scale", metavar="X", help="Gaps between arrivals to the power X, the same requests over the same time:"
+                 " 0 even, 1 as they are, above it burstier."),
+]  # fmt: skip
 Where = Annotated[
     str | None,
     typer.Option("--where", metavar="SQL", help="Only requests for which it holds, as \"tenant = 'a' AND input_tokens < 4000\"."),

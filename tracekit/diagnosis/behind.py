@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracekit.diagnosis.changes import changed_setup, recordable
+from tracekit.diagnosis.changes import changed_setup
 from tracekit.diagnosis.diagnose import diagnose
 from tracekit.diagnosis.finding import Change, Diagnosis, Evidence, Finding, Proof, confirmed
 from tracekit.diagnosis.run_data import RunData
@@ -72,9 +72,8 @@ def _told(each: Finding, made: Change, found: Diagnosis) -> Finding:
 
 
 def _of_the_replay(one: Evidence, made: Change, said: str) -> Evidence:
-    """A number of the changed replay. Its SQL asks that replay's tables, so it goes where the replay cannot be recorded."""
-    kept = one.sql if recordable(made.sets) else None
-    return replace(one, sql=kept, note=f"{one.note}, with {said}" if one.note else f"with {said}", sets=made.sets)
+    """A number of the changed replay, whose tables its SQL asks."""
+    return replace(one, note=f"{one.note}, with {said}" if one.note else f"with {said}", sets=made.sets)
 
 
 def _all(each: Finding) -> tuple[Change, ...]:

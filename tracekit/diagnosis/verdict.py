@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tracekit import __version__
-from tracekit.diagnosis.changes import TRAFFIC, recordable
+from tracekit.diagnosis.changes import TRAFFIC, again_options
 from tracekit.diagnosis.finding import Change, Diagnosis, Evidence, Expected, Finding, Proof, Where
 from tracekit.diagnosis.run_data import RunData
 from tracekit.diagnosis.wording import headline, recommended, title
@@ -146,9 +146,7 @@ def evidence_document(each: Evidence) -> dict[str, Any]:
 
 
 def _recording(sets: tuple[str, ...]) -> str | None:
-    if not sets or not recordable(sets):
-        return None
-    return "tracekit replay --from-run {run} " + " ".join(f"--set {shlex.quote(pair)}" for pair in sets)
+    return f"tracekit replay --from-run {{run}} {shlex.join(again_options(sets))}" if sets else None
 
 
 def _change(data: RunData, change: Change, proof: Proof | None) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -68,6 +68,11 @@ class Slice:
             raise UsageError(f"--by {self.by}: says how to thin; expected --thin 1/64 with it")
         if self.where is not None:
             check_predicate(self.where)
+
+    def moved(self, rate_scale: float, burst_scale: float) -> Slice:
+        """The same with arrivals so many times as fast as it has them, and its gaps to this power. Errors: ``UsageError``."""
+        Slice(rate_scale=rate_scale, burst_scale=burst_scale)  # each must be possible, not only their products
+        return replace(self, rate_scale=self.rate_scale * rate_scale, burst_scale=self.burst_scale * burst_scale)
 
     @property
     def begin_ns(self) -> int:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from replay_engine.types import RequestBatch
 from tracekit.errors import InputError, UsageError
 from tracekit.traces.arrow_columns import aligned, codes, column_of, ints, known
-from tracekit.traces.bursts import warp_roots
+from tracekit.traces.clock import engine_clock
 from tracekit.traces.lengths import cut_runs, scale_lengths
 from tracekit.traces.session_tree import roots_of
 from tracekit.traces.sessions import Placement, Turns, choose_turns, placement_of
@@ -42,10 +42,10 @@ class TraceSource:
 
     ``parent`` and ``think_ns`` are ``None`` where no request waits for another; else ``arrival_ns`` of one that does is the
     earliest moment for it (-1: any), its deadline and cancel count from its release, and ``start_ns`` is its root's arrival.
-    ``gap_cv``: of the arrivals before and after their bursts were scaled.
+    ``gap_cv``: of the arrivals before and after their bursts were scaled. ``recorded_ns``: arrivals from trace start, as the
+    trace has them; ``edges``: where the lead-in begins, the window, and where it ends, ``span_ns`` of the last two, so too.
     """
 
-    gap_cv: tuple[float | None, float | None] = (None, None)
 
     def __init__(self, arrivals: pa.Table, extras: pa.Table | None, runs: pa.Table | None, *, name: str,
                  block_tokens: int | None, part: Slice, chosen: Chosen | None, tick_ns: int,
@@ -72,12 +72,14 @@ class TraceSource:
         arrivals = arrivals.take(turns.rows)
         self.req_idx = ints(arrivals, "req_idx")
         last = int(deciding.max()) if window is None or ended else window[1]
-        self._turns(turns, (self.origin_ns, first, last + (window is None or ended)))
+        self.edges = (self.origin_ns, first, last + (window is None or ended))
+        self.span_ns, self.recorded_ns = last - first, turns.arrival
+        self._turns(turns)
         self._columns(arrivals, aligned(extras, self.req_idx), turns)
         if part.scales_lengths:
             scale_lengths(self, part.isl_scale, part.osl_scale)
         self.counted: npt.NDArray[np.bool_] = deciding >= first
-        self.window_ns = max(round((last - first) / part.rate_scale), 0)
+        self.window_ns = max(round(self.span_ns / part.rate_scale), 0)
         self._prefix(runs, arrivals, block_tokens)
         if part.isl_scale < 1:
             cut_runs(self)
@@ -125,14 +127,9 @@ class TraceSource:
                    part=part, chosen=chosen, tick_ns=tick_ns,
                    placement=placement_of(part, loaded.report.arrival_kind))  # fmt: skip
 
-    def _turns(self, turns: Turns, edges: tuple[int, int, int]) -> None:
-        """Times on the engine clock: a rate scales roots; what depends on another request keeps its distance. ``edges``: where
-        the lead-in begins, the window, and where it ends, ns from trace start."""
-        moment = turns.arrival - self.origin_ns
-        if self.part.burst_scale != 1.0:
-            arrival, self.gap_cv = warp_roots(turns.arrival, turns.parent, edges, self.part.burst_scale)
-            moment = arrival - self.origin_ns
-        scaled = moment if self.rate_scale == 1.0 else np.rint(moment / self.rate_scale).astype(np.int64)
+    def _turns(self, turns: Turns) -> None:
+        """Times on the engine clock: a rate scales roots; what depends on another request keeps its distance."""
+        scaled, self.gap_cv = engine_clock(turns.arrival, turns.parent, self.part, self.edges)
         self.arrival_ns = scaled
         self.start_ns = scaled
         self.parent: Ints | None = None

@@ -176,6 +176,7 @@ def _smoother(view: View) -> tuple[Change, ...]:
         "as recorded",
         "even",
         "the same requests at even distances do not wait",
+        sets=("traffic.burst_scale=0",),
         outside=True,
         price="it has to be done upstream: smooth, shed, or size for peaks and scale on queue depth",
     )
