@@ -61,7 +61,7 @@ def test_its_traffic_can_be_another_and_is_recorded_as_such(db: str) -> None:
         )
     assert known == once_more
     gaps = np.diff([arrival for _, arrival, _ in known])
-    assert gaps.max() - gaps.min() <= 1
+    assert gaps.max() - gaps.min() <= 2  # rounded for the bursts, and again for the rate
     with pytest.raises(UsageError, match="has --burst-scale 0, and a search takes the trace as it is"):
         tune_words(store, moved.run, trials=3)
 
