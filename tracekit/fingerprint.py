@@ -83,8 +83,12 @@ def rests_on(setup: Setup) -> dict[str, Any]:
 
 def library_versions() -> dict[str, str]:
     """Of this package and its sources, and of what its figures are computed with."""
-    found = {name: metadata.version(name) for name in _LIBRARIES}
-    return {"tracekit": __version__, "code": code_digest(), "python": platform.python_version(), **found}
+    return {"tracekit": __version__, "code": code_digest(), "python": platform.python_version(), **_installed()}
+
+
+@cache
+def _installed() -> dict[str, str]:
+    return {name: metadata.version(name) for name in _LIBRARIES}
 
 
 def host_document() -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from tracekit.metrics import Labels, MatrixInputs, build_matrix, evaluate_slo, s
 from tracekit.metrics.fleet import fleet_gaps, fleet_written
 from tracekit.metrics.gaps import TokenGaps
 from tracekit.metrics.written import written_block_ns
-from tracekit.store import SpoolSink, Store, commit_run, read_spool, spool_columns
+from tracekit.store import EarlyCommit, SpoolSink, Store, commit_run, read_spool, spool_columns
 
 if TYPE_CHECKING:
     from tracekit.replay import Setup
@@ -201,6 +202,7 @@ class RunRecord(MemoryRecord):
         super().__init__(setup, name=name)
         self._store = store
         self._iterations: Columns | None = None
+        self._early: EarlyCommit | None = None
         self._began = time.monotonic()
         self._row: dict[str, Any] = {
             "name": name,
@@ -243,6 +245,15 @@ class RunRecord(MemoryRecord):
             self._iterations = spool_columns(self._spool.folder, name, _TOGETHER)
         return as_rows(self._iterations)
 
+    def committing(self) -> AbstractContextManager[object]:
+        """Around what is made of the run's rows, ``commit`` at its end: iterations and what belongs to them are inserted
+        meanwhile, on another core. Outcomes alone are not worth a database that is held as long."""
+        self._spool.close()
+        if self._setup.events != "full":
+            return nullcontext()
+        self._early = EarlyCommit(self._store, self._spool)
+        return self._early
+
     def commit(self, state: str) -> tuple[int, dict[str, Any]]:
         """Compute the matrix, and write run, events and matrix in one transaction. Returns the run's number and the matrix."""
         self._spool.close()
@@ -258,7 +269,10 @@ class RunRecord(MemoryRecord):
             "wall_s": round(time.monotonic() - self._began, 3),
             "matrix": matrix,
         }
-        run = commit_run(self._store, self._spool, row, per_request)
+        if self._early is not None:
+            run = self._early.finish(row, per_request)
+        else:
+            run = commit_run(self._store, self._spool, row, per_request)
         self.row = row
         return run, matrix
 

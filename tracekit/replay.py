@@ -23,6 +23,7 @@ from tracekit.delivery import delivery_note
 from tracekit.door_facts import door_facts, door_notes
 from tracekit.engines import ENGINES, TorchEngine, settle_engine
 from tracekit.errors import UsageError, shown
+from tracekit.fingerprint import library_versions
 from tracekit.frames import run_frame
 from tracekit.jobs import Job
 from tracekit.manifest import differences, read_manifest, reading_of, restored_setup, write_manifest
@@ -186,13 +187,15 @@ def recorded_run(store: Store, job: Job, setup: Setup, *, name: str | None, diag
     gathers; ``given``: the options that the manifest tells how the trace was read by."""
     record = RunRecord(store, setup, name=name, command=" ".join(shown(a, 400) for a in sys.argv))
     state = simulate(setup, record, job, progress)
-    verdict = _verdict(setup, record) if diagnose and setup.events == "full" and state == "finished" else None
-    run, matrix = record.commit(state.partition(":")[0])
-    if state != "finished":
-        tell(f"the replay ended early: {state.replace('_', ' ')}; what ran is recorded as run {run}")
-    told = [] if verdict is None else verdict.lines(run, str(store.path))
-    said = None if verdict is None else verdict.document
-    manifest = write_manifest(store, run, setup, row=record.row, verdict=said, given=given)
+    with record.committing():
+        verdict = _verdict(setup, record) if diagnose and setup.events == "full" and state == "finished" else None
+        library_versions()  # of the manifest; now, since another core has rows to insert
+        run, matrix = record.commit(state.partition(":")[0])
+        if state != "finished":
+            tell(f"the replay ended early: {state.replace('_', ' ')}; what ran is recorded as run {run}")
+        told = [] if verdict is None else verdict.lines(run, str(store.path))
+        said = None if verdict is None else verdict.document
+        manifest = write_manifest(store, run, setup, row=record.row, verdict=said, given=given)
     return ReplayReport(run=run, state=state, matrix=matrix, lines=lines, verdict=told, manifest=manifest, db=store.path)
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,6 +14,7 @@ from replay_engine.loop import Replay
 from replay_engine.rules import Rules
 from replay_engine.totals import RunTotals
 from replay_engine.types import EventSink, RequestSource
+from tracekit.cycles import quiet_gc
 from tracekit.delivery import DeliverySink, DeliverySource, delivery_of
 from tracekit.engines import engines_for, executor_for
 from tracekit.traces.source import TraceSource
@@ -139,21 +138,3 @@ def block_bytes(setup: Setup) -> int:
     per_token = model.kv_bytes_per_token if model is not None else DEFAULT_KV_BYTES
     cards = hardware.tensor_parallel if hardware is not None else 1
     return max(1, int(per_token * setup.policy.scheduler.block_size / cards))
-
-
-@contextmanager
-def quiet_gc() -> Iterator[None]:
-    """No cycle collection while the loop runs: it makes no cycles, and looking for them costs up to a third of the time. Around
-    many short replays it spares each of them the collection before."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-        gc.enable()
-

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from replay_engine.tables import ENUMS, NULLABLE, TABLES
 from tests.store.events import CONSTANTS, event_rows, filled_spool
 from tracekit.errors import InputError, UsageError
-from tracekit.store import SpoolSink, Store, commit_run, list_runs, load_run, read_spool, sql
+from tracekit.store import EarlyCommit, SpoolSink, Store, commit_run, find_spools, list_runs, load_run, read_spool, sql
 
 
 def expected(table: str, name: str, value: Any) -> Any:
@@ -46,6 +46,44 @@ def test_every_column_arrives_by_value(store: Store, table: str) -> None:
             assert have[name] == value
     if table == "iterations":
         assert {row[shown.columns.index("padded_tokens")] for row in shown.rows} == {None}
+
+
+def test_a_commit_that_begins_early_writes_the_same(store: Store, tmp_path: Path) -> None:
+    wanted = {"outcomes": {"counted": np.arange(40) % 2 == 0, "tenant": [f"t{n % 3}" for n in range(40)]}}
+    other = Store(tmp_path / "other.duckdb")
+    assert commit_run(store, filled_spool(store, count=40), {"name": "x"}, wanted) == 1
+    sink = filled_spool(other, count=40)
+    sink.close()
+    with EarlyCommit(other, sink) as early:
+        assert early.finish({"name": "x"}, wanted) == 1
+    for table in TABLES:
+        assert sql(other, f"SELECT * FROM {table}").rows == sql(store, f"SELECT * FROM {table}").rows
+    assert not sink.folder.exists()
+
+
+@pytest.mark.parametrize("row", [None, {"no column": 1}])
+def test_a_commit_that_is_left_before_its_end_writes_nothing(store: Store, row: dict[str, Any] | None) -> None:
+    """Interrupted, or given what the store refuses: no run, the database free, and the spool there to be recovered."""
+    sink = filled_spool(store, count=40)
+    sink.close()
+    with pytest.raises((KeyboardInterrupt, ValueError)), EarlyCommit(store, sink) as early:
+        if row is None:
+            raise KeyboardInterrupt
+        early.finish(row, {})
+    assert list_runs(store) == []
+    assert [spool.run["name"] for spool in find_spools(store)] == ["x"]
+    with store.write("somebody else"):
+        pass
+
+
+def test_a_commit_that_fails_in_its_thread_says_why(store: Store) -> None:
+    sink = filled_spool(store, count=40)
+    sink.close()
+    rows = sink.folder / "iterations.rows"
+    with pytest.raises(InputError, match="cannot be committed"), EarlyCommit(store, sink) as early:
+        early.finish({"name": "x"}, {"outcomes": {"counted": np.ones(3, np.bool_)}})
+    assert rows.exists()
+    assert list_runs(store) == []
 
 
 def test_more_rows_than_one_piece_keep_their_order(store: Store) -> None:

@@ -135,13 +135,15 @@ def _run(*, notify: list[str] | None, as_json: bool, debug: bool, **options: Any
     """Each option goes to the library under its own name."""
     from tracekit.cli.output import emit_run, note
     from tracekit.cli.progress import ProgressDisplay
+    from tracekit.cycles import quiet_gc
     from tracekit.notify import check_hows, replay_message
-    from tracekit.replay import replay as replay_trace
 
     check_hows(notify or ())
     plain_options(options, ("inputs", "sets", "mapping", "fail", "slow"))
     options["diagnose"] = not options.pop("no_diagnose")
-    with ProgressDisplay("replay") as progress:
+    with ProgressDisplay("replay") as progress, quiet_gc():  # most of what is loaded and made stays to the end
+        from tracekit.replay import replay as replay_trace
+
         report = replay_trace(progress=progress, say=note, **options)
     emit_run(report.run, report.state, report.matrix, as_json, verdict=report.verdict)
     db = options["db"]

@@ -3,6 +3,7 @@
 from tracekit.store.commit import commit_run
 from tracekit.store.database import DEFAULT_DATABASE, Store
 from tracekit.store.doctor import doctor
+from tracekit.store.early_commit import EarlyCommit
 from tracekit.store.experiments import find_experiment, list_experiments, load_experiment, record_experiment
 from tracekit.store.recovery import SpoolInfo, discard, find_spools, recover, spools_there
 from tracekit.store.runs import (
@@ -24,6 +25,7 @@ __all__ = [
     "EVENT_LEVELS",
     "SCHEMA_VERSION",
     "STORAGE_VERSION",
+    "EarlyCommit",
     "QueryResult",
     "Removed",
     "SpoolInfo",

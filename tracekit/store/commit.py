@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from duckdb import DuckDBPyConnection
 
-__all__ = ["commit_run"]
+__all__ = ["commit_folder", "commit_rows", "commit_run", "note_complete"]
 
 PIECE = 2 * 122_880
 """Rows inserted at a time: two of DuckDB's row groups, 28 MB of iterations."""
@@ -30,6 +30,10 @@ MEMORY = "400MB"
 """What DuckDB may keep of the blocks it wrote: enough for any piece, and a long run does not fill the memory."""
 PER_REQUEST_FILE = "{table}.requests.arrow"
 _JSON = ("policy", "slo", "matrix", "slice", "setup")
+
+
+def _no_look() -> None:
+    pass
 
 
 def commit_run(
@@ -45,34 +49,54 @@ def commit_run(
     ``tenant``, ``class``, ``slo_met``, ``counted``) arrays of one value per request index. The spool is removed after the
     commit; a kill before it leaves a spool from which ``recover`` completes the run.
     """
+    folder = spool.folder if isinstance(spool, SpoolSink) else spool
+    return commit_folder(store, folder, note_complete(spool, run_row, per_request or {}))
+
+
+def note_complete(
+    spool: SpoolSink | Path, run_row: Mapping[str, Any], per_request: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Say in the spool that its run is whole, so that it can be committed even after a kill; the columns of ``runs``, checked."""
     row = _checked_row(run_row)
     folder = spool.folder if isinstance(spool, SpoolSink) else spool
-    _write_per_request(folder, per_request or {})
+    _write_per_request(folder, per_request)
     if isinstance(spool, SpoolSink):
         spool.finish(row)
     else:
         write_json(folder / STATE, {"state": "complete", "run": row})
-    return commit_folder(store, folder, row)
+    return row
 
 
 def commit_folder(store: Store, folder: Path, row: Mapping[str, Any]) -> int:
     """Put a spool's rows and its ``runs`` row into the database and remove the spool; nothing is committed twice."""
+    run = commit_rows(store, folder, lambda: row)
+    remove_spool(folder)
+    return run
+
+
+def commit_rows(store: Store, folder: Path, row_of: Callable[[], Mapping[str, Any]], look: Callable[[], None] = _no_look) -> int:
+    """The transaction: a spool's rows, then its ``runs`` row; the run's number. ``row_of`` is asked for the row, and may wait,
+    once all is inserted that does not depend on it; ``look`` is called now and then, and may raise to roll all back."""
     import duckdb
     import pyarrow as pa
 
     header = read_header(folder)
+    first = [table for table in header["tables"] if table not in PER_REQUEST]
     try:
         with store.write("commit a run") as con:
             con.execute(f"SET memory_limit = '{MEMORY}'")
             there = con.execute("SELECT run FROM runs WHERE spool = ?", [folder.name]).fetchall()
             run = int(there[0][0]) if there else _next_run(con)
             if not there:
-                for table in header["tables"]:
-                    _copy_table(con, folder, header, table, run)
+                for table in first:
+                    _copy_table(con, folder, header, table, run, look)
+                row = row_of()
+                for table in PER_REQUEST:
+                    if table in header["tables"]:
+                        _copy_table(con, folder, header, table, run, look)
                 _insert_run(con, {**row, "run": run, "spool": folder.name})
-    except (duckdb.Error, pa.ArrowException, KeyError) as error:
+    except (duckdb.Error, pa.ArrowException, KeyError, IndexError) as error:
         raise InputError(f"the spool cannot be committed: {one_line(error)}", file=str(folder)) from error
-    remove_spool(folder)
     return run
 
 
@@ -130,7 +154,9 @@ def _insert_run(con: DuckDBPyConnection, row: Mapping[str, Any]) -> None:
     con.execute(f"INSERT INTO runs ({names}) VALUES ({', '.join('?' * len(values))})", list(values.values()))
 
 
-def _copy_table(con: DuckDBPyConnection, folder: Path, header: Mapping[str, Any], table: str, run: int) -> None:
+def _copy_table(
+    con: DuckDBPyConnection, folder: Path, header: Mapping[str, Any], table: str, run: int, look: Callable[[], None]
+) -> None:
     rows = spool_rows(folder, table, header)
     if not rows:
         return
@@ -141,6 +167,7 @@ def _copy_table(con: DuckDBPyConnection, folder: Path, header: Mapping[str, Any]
     pieces = {name: np.empty(min(PIECE, rows), layout[name]) for name in layout.names or ()}
     with (folder / f"{table}.rows").open("rb", buffering=0) as file:
         for start in range(0, rows, PIECE):
+            look()
             count = min(PIECE, rows - start)
             cut_columns(file, layout, pieces, count)
             piece = _arrow_piece(table, {name: column[:count] for name, column in pieces.items()}, lookup)
@@ -184,6 +211,16 @@ def _arrow_piece(table: str, columns: Mapping[str, npt.NDArray[Any]], lookup: pa
         else:
             arrays[name] = pa.DictionaryArray.from_arrays(pa.array(column.astype(np.int16)), pa.array(names))
     if lookup is not None:
-        taken = lookup.take(pa.array(columns["request"]))
-        arrays.update({name: taken.column(name) for name in taken.column_names})
+        arrays.update(_looked_up(lookup, columns["request"]))
     return pa.table(arrays)
+
+
+def _looked_up(lookup: pa.Table, requests: npt.NDArray[Any]) -> dict[str, Any]:
+    """The columns of ``lookup`` for ``requests``. Yes or no goes by numpy: Arrow's ``take`` loads all its functions first."""
+    import pyarrow as pa
+
+    if all(pa.types.is_boolean(column.type) and not column.null_count for column in lookup.columns):
+        plain = {name: lookup.column(name).to_numpy() for name in lookup.column_names}
+        return {name: pa.array(values[requests]) for name, values in plain.items()}
+    taken = lookup.take(pa.array(requests))
+    return {name: taken.column(name) for name in taken.column_names}

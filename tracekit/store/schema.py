@@ -268,6 +268,8 @@ MIGRATIONS: tuple[Callable[[DuckDBPyConnection], None], ...] = (
 """Step ``i`` brings a database from schema version ``i`` to ``i + 1``; append only. Append ``_follow_layouts`` again whenever a
 row layout or a list of names grows."""
 
+_LATER = (_follow_layouts, _note_slices, _note_setups)
+"""Steps that give an older file what a new one is made with."""
 SCHEMA_VERSION = len(MIGRATIONS)
 
 
@@ -288,6 +290,7 @@ def migrate(con: DuckDBPyConnection) -> bool:
     if version >= SCHEMA_VERSION:
         return False
     for step in MIGRATIONS[version:]:
-        step(con)
+        if version or step not in _LATER:
+            step(con)
     con.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", [str(SCHEMA_VERSION)])
     return True

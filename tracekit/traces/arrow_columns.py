@@ -10,7 +10,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["aligned", "codes", "column_of", "ints", "known"]
+__all__ = ["aligned", "codes", "column_of", "ints", "known", "taken"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -28,13 +28,22 @@ def aligned(extras: pa.Table | None, req_idx: Ints) -> pa.Table | None:
 
 def ints(table: pa.Table, name: str, null: int = -1) -> Ints:
     """A column as int64, NULL as ``null``."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     column = table[name]
     if column.null_count:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
         column = pc.fill_null(column.cast(pa.int64()), null)
     return np.asarray(column.to_numpy(), np.int64)
+
+
+def taken(table: pa.Table, rows: Ints) -> pa.Table:
+    """The rows of a table at ``rows``; where they follow each other, without Arrow's own ``take``, which loads all its functions
+    first: that takes as long as reading ten thousand requests."""
+    first = int(rows[0]) if len(rows) else 0
+    if np.array_equal(rows, np.arange(first, first + len(rows))):
+        return table.slice(first, len(rows))
+    return table.take(rows)
 
 
 def column_of(table: pa.Table | None, name: str) -> Any:

@@ -212,11 +212,11 @@ def _ordered(taken: Bools, parent: Ints, think: Ints, at: Ints, moment: Ints, re
 
 
 def _replayable(arrivals: pa.Table, extras: pa.Table | None) -> Bools:
-    import pyarrow.compute as pc
-
     keep: Bools = (ints(arrivals, "input_tokens") > 0) & (ints(arrivals, "output_tokens") > 0)
     status = column_of(extras, "status")
     if status is not None:
+        import pyarrow.compute as pc
+
         good = pc.or_(pc.is_null(status), pc.is_in(status, value_set=_good_statuses()))
         keep &= np.asarray(good.to_numpy(), bool)
     return keep

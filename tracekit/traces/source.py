@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from replay_engine.types import RequestBatch
 from tracekit.errors import InputError, UsageError
-from tracekit.traces.arrow_columns import aligned, codes, column_of, ints, known
+from tracekit.traces.arrow_columns import aligned, codes, column_of, ints, known, taken
 from tracekit.traces.clock import engine_clock
 from tracekit.traces.lengths import cut_runs, scale_lengths
 from tracekit.traces.session_tree import roots_of
@@ -69,7 +69,7 @@ class TraceSource:
         self.left_out = turns.left_out
         self.origin_ns = part.begin_ns
         self.rate_scale = part.rate_scale
-        arrivals = arrivals.take(turns.rows)
+        arrivals = taken(arrivals, turns.rows)
         self.req_idx = ints(arrivals, "req_idx")
         last = int(deciding.max()) if window is None or ended else window[1]
         self.edges = (self.origin_ns, first, last + (window is None or ended))
