@@ -19,7 +19,15 @@ import psutil
 __all__ = ["ARGUMENTS", "DRAWN", "ROOT", "Visits", "chromium", "served", "visited"]
 
 ROOT = Path(__file__).resolve().parents[1]
+_OFF = (
+    # every new window renders pages for its address bar, which nobody sees: half a second of CPU time each
+    "WebUIOmniboxPopup", "WebUIOmniboxAimPopup", "WebUIOmniboxFullPopup",
+    # what Playwright turns off: the last such option is the one that counts
+    "HttpsUpgrades", "HttpsFirstBalancedModeAutoEnable", "LensOverlay", "MediaRouter", "PaintHolding", "OptimizationHints",
+    "ThirdPartyStoragePartitioning", "DestroyProfileOnBrowserClose",
+)  # fmt: skip
 ARGUMENTS = [
+    f"--disable-features={','.join(_OFF)}",
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 ]  # fmt: skip
