@@ -55,9 +55,10 @@ lint: $(TESTED)
 	$(PY) -m ruff check .
 	$(PY) -m mypy --strict
 
+# A process takes half of the files and then some of the other's (worksteal), so that what a file sets up is seldom set up twice.
 # A failed test is run once more and said to have been (R). Drawn examples are the same each time, so only what hangs on timing can pass then.
 test: lint browser cluster
-	TRACEKIT_BROWSER=$(if $(CI),required,$$TRACEKIT_BROWSER) TRACEKIT_CLUSTER=$(if $(CI),required,$$TRACEKIT_CLUSTER) $(PY) -m pytest -n 2 --reruns 1 -rR
+	TRACEKIT_BROWSER=$(if $(CI),required,$$TRACEKIT_BROWSER) TRACEKIT_CLUSTER=$(if $(CI),required,$$TRACEKIT_CLUSTER) $(PY) -m pytest -n 2 --dist worksteal --reruns 1 -rR
 
 test-fast: $(TESTED)
 	$(PY) -m pytest -n 2 -m "not slow" -x
