@@ -38,6 +38,7 @@ from tuner.lookup import Lookup
 from tuner.objective import goodput
 from tuner.plan import TunedTrace, TunePlan
 from tuner.plateau import choose
+from tuner.proofs import PROOF, Proofs
 from tuner.proposing import FULL, PointSampler, distributions_of
 from tuner.search import MARGINS, Budget, Searcher
 from tuner.space import Point
@@ -112,7 +113,7 @@ def _random_figures(prepared: Prepared, grid: Grid) -> dict[str, Figure]:
     first = prepared.space.point_of(prepared.policy)
 
     def ours(seed: int) -> Callable[[list[Any], np.random.Generator], Point]:
-        return PointSampler(prepared.space, seed).propose
+        return PointSampler(prepared.space, seed, known=Proofs(_plan(prepared, seed)).known).propose
 
     def random(_: int) -> Callable[[list[Any], np.random.Generator], Point]:
         def propose(trials: list[Any], rng: np.random.Generator) -> Point:
@@ -142,14 +143,15 @@ def _trials_to(goal: float, grid: Grid, index: dict[Any, int], prepared: Prepare
     distributions = distributions_of(prepared.space)
     for number in range(len(grid.points)):
         point = first if number == 0 else propose(trials, np.random.default_rng([seed, number]))
-        row = grid.held[index[tuple(point.items())]]
+        at = index[tuple(point.items())]
+        row, proof = grid.held[at], {} if grid.proofs[at] is None else {PROOF: grid.proofs[at]}
         so_far = np.cumsum(row) / np.arange(1, len(row) + 1)
-        cut = next((at for at in range(len(row) - 1) if best is not None and so_far[at] < (1 - MARGINS[at]) * best[at]), None)
+        cut = next((w for w in range(len(row) - 1) if best is not None and so_far[w] < (1 - MARGINS[w]) * best[w]), None)
         if cut is None:
-            trial = create_trial(params=point, distributions=distributions, value=float(so_far[-1]))
+            trial = create_trial(params=point, distributions=distributions, value=float(so_far[-1]), user_attrs=proof)
             best = so_far if best is None or so_far[-1] > best[-1] else best
         else:
-            full = {FULL: float(best[-1] * so_far[cut] / best[cut])}
+            full = {FULL: float(best[-1] * so_far[cut] / best[cut]), **proof}
             trial = create_trial(state=TrialState.PRUNED, params=point, distributions=distributions, user_attrs=full)
         trial.number = number
         trials.append(trial)

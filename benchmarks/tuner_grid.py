@@ -27,7 +27,9 @@ from tracekit.store import Store
 from tracekit.traces.load import load_trace
 from tracekit.traces.slicing import Slice
 from tracekit.traces.source import TraceSource
-from tuner.cells import Cell, CellFile, replay_cell
+from tuner.alike import rest_of
+from tuner.cells import Cell, CellFile, Replays, replay_cell
+from tuner.proofs import proof_of
 from tuner.space import Point, Space
 from tuner.space_choice import choose_space
 from tuner.windows import StudyWindow, WindowSources, split_windows, windows_of
@@ -107,12 +109,14 @@ def prepare(workload: Workload, cache: Path) -> Prepared:
 
 @dataclass(kw_only=True)
 class Grid:
-    """Goodput (requests/s) of every point on every window held out, ``[points, windows]``, and requests met as a share of all."""
+    """Goodput (requests/s) of every point on every window held out, ``[points, windows]``, and requests met as a share of all.
+    ``proofs``: what the replays of a point prove of others; ``None`` of one where it was not kept, or nothing."""
 
     points: list[Point]
     held: Floats
     attained: Floats
     engine: str
+    proofs: list[dict[str, Any] | None]
 
 
 def load_grid(prepared: Prepared, cache: Path, jobs: int) -> Grid:
@@ -127,7 +131,9 @@ def load_grid(prepared: Prepared, cache: Path, jobs: int) -> Grid:
     found = [[_known(file, p, w) for w in windows] for p in points]
     goodput = np.array([[each["met"] / each["window_s"] for each in row] for row in found])
     attained = np.array([sum(e["met"] for e in row) / sum(e["n"] for e in row) for row in found])
-    return Grid(points=points, held=goodput, attained=attained, engine=found[0][0]["engine"])
+    policies = [prepared.space.policy(prepared.policy, point, prepared.profile) for point in points]
+    proofs = [proof_of(row, rest_of(policy)) for row, policy in zip(found, policies, strict=True)]
+    return Grid(points=points, held=goodput, attained=attained, engine=found[0][0]["engine"], proofs=proofs)
 
 
 def _known(file: CellFile, point: Point, window: StudyWindow) -> dict[str, Any]:
@@ -143,11 +149,14 @@ def _key(point: Point, window: StudyWindow) -> str:
 def _fill(name: str, cache: Path, job: int, jobs: int) -> None:
     """This process's share of a grid."""
     prepared = prepare(WORKLOADS[name], cache)
-    sources, file = WindowSources(prepared.store), CellFile(cache / f"{name}.jsonl")
+    file = CellFile(cache / f"{name}.jsonl")
+    replays = Replays(WindowSources(prepared.store), file)
     for at, point in enumerate(prepared.space.points()):
         for window in prepared.held if at % jobs == job else ():
             if file.get(_key(point, window)) is None:
-                file.put(_key(point, window), {**replay_cell(prepared.cell(point, window), sources), "engine": engine_digest()})
+                cell = prepared.cell(point, window)
+                result = replays.proved(cell) or replay_cell(cell, replays.sources)
+                file.put(_key(point, window), {**result, "engine": engine_digest()})
 
 
 def main(argv: Sequence[str] | None = None) -> None:

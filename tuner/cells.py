@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,6 +29,8 @@ from tracekit.metrics import SloTable, evaluate_slo
 from tracekit.record import MemoryRecord
 from tracekit.replay import Setup
 from tracekit.simulate import simulate_into
+from tracekit.traces.source import TraceSource
+from tuner.alike import HighWater, Traffic, alike, limits_of, rest_of
 from tuner.ranges import RangeMeter
 from tuner.space import configuration_key
 from tuner.windows import StudyWindow, WindowSources
@@ -38,8 +41,9 @@ __all__ = [
 
 Result = dict[str, Any]
 """met, n (requests), met_tokens (output), met_input_tokens, met_cached_tokens (of the input), window_s, missed (by part of the
-SLO), state, iterations, busy (share of the engines' time, ``None``: none ran), ranges (``RangeMeter.result``), cpu_s; figures:
-latencies in ns."""
+SLO), state, iterations, busy (share of the engines' time, ``None``: none ran), ranges (``RangeMeter.result``), rest, limits
+and marks (``alike``), of (the cell that was replayed), cpu_s (0 where another's replay was this one's too); figures: latencies
+in ns."""
 CELLS = "cells.jsonl"
 FIGURES = {"ttft": "ttft_ns", "tpot": "tpot_ns", "longest_gap": "max_gap_ns", "e2e": "e2e_ns"}
 
@@ -58,7 +62,15 @@ class Cell:
 
     def key(self) -> str:
         """Twenty hex digits."""
-        matters = [engine_digest(), configuration_key(self.policy), self.profile.to_toml(), self.window.key(), self.rate,
+        return self._digest(configuration_key(self.policy))
+
+    def rest(self) -> str | None:
+        """Twenty hex digits over all but the limits that a replay may prove not to matter; ``None``: it cannot (``alike``)."""
+        rest = rest_of(self.policy)
+        return None if rest is None else self._digest(rest)
+
+    def _digest(self, policy: str) -> str:
+        matters = [engine_digest(), policy, self.profile.to_toml(), self.window.key(), self.rate,
                    None if self.slo is None else self.slo.to_dict(), self.seed, self.accept_degraded]  # fmt: skip
         return hashlib.sha256(json.dumps(matters, sort_keys=True, default=str).encode()).hexdigest()[:20]
 
@@ -69,6 +81,10 @@ class Cells(Protocol):
     def get(self, key: str) -> Result | None: ...
 
     def put(self, key: str, result: Result) -> None: ...
+
+    def like(self, rest: str) -> Iterable[Result]:
+        """Results known to this process whose cells have this ``rest``."""
+        ...
 
     def __len__(self) -> int: ...
 
@@ -86,6 +102,11 @@ class CellFile:
         if key not in self._known:
             self._read_on()
         return self._known.get(key)
+
+    def like(self, rest: str) -> Iterable[Result]:
+        """Results whose cells have this ``rest``, also those that other processes have written meanwhile."""
+        self._read_on()
+        return [result for result in self._known.values() if result.get("rest") == rest]
 
     def put(self, key: str, result: Result) -> None:
         """Append one result: one write of one whole line, which no other process's can cut in two."""
@@ -128,7 +149,8 @@ class CellFile:
 
 
 class Replays:
-    """Replays cells, or takes their results from where they are kept. ``replayed``: how many ran here."""
+    """Replays cells, or takes their results from where they are kept: those of the same cell, or of one that a replay proves to
+    be alike. ``replayed``: how many ran here."""
 
     def __init__(self, sources: WindowSources, file: Cells) -> None:
         self.sources = sources
@@ -140,21 +162,41 @@ class Replays:
         """Of one cell. ``KeyboardInterrupt`` where the replay was interrupted."""
         key = cell.key()
         found = self.file.get(key)
+        if found is not None:
+            return found
+        found = self.proved(cell)
         if found is None:
-            found = replay_cell(cell, self.sources)
-            self.file.put(key, found)
+            found = {**replay_cell(cell, self.sources), "of": key}
             self.replayed += 1
             self.cpu_s += found["cpu_s"]
+        self.file.put(key, found)
         return found
+
+    def proved(self, cell: Cell) -> Result | None:
+        """The result of another cell whose replay was this one's too."""
+        rest, scheduler = cell.rest(), cell.policy.scheduler
+        for known in () if rest is None else self.file.like(rest):
+            one, other = known["limits"], limits_of(scheduler)
+            if alike(known["marks"], tuple(one), other, scheduler.watermark):
+                return {**known, "cpu_s": 0.0}
+        return None
 
 
 def replay_cell(cell: Cell, sources: WindowSources, *, torch: TorchEngine | None = None) -> Result:
     """Replay one cell in memory, simulated or on a real engine. Errors: ``UsageError`` where the SLO asks for what a replay of
     outcomes does not know."""
     began = time.process_time()
-    record, state, meter = _metered(cell, sources, torch)
-    window_ns = sources.get(cell.window, cell.rate).window_ns
-    return {**_figures(record, state, window_ns), "ranges": meter.result(), "cpu_s": round(time.process_time() - began, 4)}
+    record, state, meter, high = _metered(cell, sources, torch)
+    source, scheduler = sources.get(cell.window, cell.rate), cell.policy.scheduler
+    return {**_figures(record, state, source.window_ns), "ranges": meter.result(), "rest": cell.rest(),
+            "limits": limits_of(scheduler), "marks": high.marks(record.totals, scheduler, _traffic(source)),
+            "cpu_s": round(time.process_time() - began, 4)}  # fmt: skip
+
+
+def _traffic(source: TraceSource) -> Traffic:
+    tokens = source.prompt_tokens + source.output_tokens
+    return Traffic(prompt=int(source.prompt_tokens.max(initial=0)), tokens=int(tokens.max(initial=0)),
+                   shares=source.run_offsets is not None)  # fmt: skip
 
 
 def setup_of(cell: Cell, sources: WindowSources, *, events: str | None = None, torch: TorchEngine | None = None) -> Setup:
@@ -173,15 +215,16 @@ def replay_record(cell: Cell, sources: WindowSources, *, torch: TorchEngine | No
     return _metered(cell, sources, torch)[:2]
 
 
-def _metered(cell: Cell, sources: WindowSources, torch: TorchEngine | None) -> tuple[MemoryRecord, str, RangeMeter]:
+def _metered(cell: Cell, sources: WindowSources, torch: TorchEngine | None) -> tuple[MemoryRecord, str, RangeMeter, HighWater]:
     setup = setup_of(cell, sources, torch=torch)
     record = MemoryRecord(setup)
     meter = RangeMeter(cell.profile, record.sink, keep=setup.events == "full")
+    high = HighWater(meter)
     with _frozen():
-        state, record.totals, record.by_replica = simulate_into(setup, meter, stall_threshold_ns=record.stall_threshold_ns)
+        state, record.totals, record.by_replica = simulate_into(setup, high, stall_threshold_ns=record.stall_threshold_ns)
     if state == "interrupted":
         raise KeyboardInterrupt
-    return record, state, meter
+    return record, state, meter, high
 
 
 def _events(slo: SloTable | None) -> str:

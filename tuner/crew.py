@@ -21,6 +21,8 @@ __all__ = ["DEATHS", "LOOK_EVERY_S", "Crew", "Heard", "pieces_of", "raise_error"
 LOOK_EVERY_S = 0.2
 PIECE = 4
 """Wants told to a worker at a time."""
+WORKER = "import sys; from tuner.worker import main; sys.exit(main())"
+"""What a worker runs. Not ``-m``: the package imports its worker's module, which Python warns of when it is to be run as well."""
 DEATHS = 3
 """So many workers may die of their own before the study gives up."""
 Heard = Callable[[dict[str, Any]], None]
@@ -30,7 +32,7 @@ class Crew:
     """Worker processes, started at once. Use it as a context manager: none outlives it."""
 
     def __init__(self, database: Path, folder: Path, storage: str | None, workers: int) -> None:
-        self._command = [sys.executable, "-m", "tuner.worker", str(database), str(folder)]
+        self._command = [sys.executable, "-c", WORKER, str(database), str(folder)]
         self._storage = storage
         self._workers = [_Worker(self._command, storage) for _ in range(workers)]
         self._deaths = 0

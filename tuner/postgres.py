@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -126,6 +126,10 @@ class PostgresCells:
                 return None
             self._known[key] = json.loads(found[0][0])
         return self._known[key]
+
+    def like(self, rest: str) -> Iterable[Result]:
+        """Results that this process has replayed or read whose cells have this ``rest``."""
+        return [result for result in self._known.values() if result.get("rest") == rest]
 
     def put(self, key: str, result: Result) -> None:
         self._known[key] = result

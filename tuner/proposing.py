@@ -1,13 +1,15 @@
 """Which point is tried next: an Optuna sampler over a ``Space``.
 
-First the study's queued points (the current policy, the engine's defaults), then a few that lie far from all others, then where a
-Gaussian process expects the most improvement. A point that was tried, is being tried, or is no configuration is never proposed
-again. Points that are being tried count as what the process expects of them, so that workers side by side do not crowd.
+First the study's queued points (the current policy, the engine's defaults); then the two knobs that share an iteration between
+prompts and decodes, each alone at the lower quartile of its levels and both together, everything else as it is; then a few that
+lie far from all others, then where a Gaussian process expects the most improvement. A point that was tried, is being tried, is
+no configuration, or is proved to come to what another came to is never proposed. Points that are being tried count as what the
+process expects of them, so that workers side by side do not crowd.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,16 +18,19 @@ from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from tuner.space import Point, Space
+from tuner.space import BUDGET, CHUNK, SEQS, Point, Space
 from tuner.surrogate import Floats, Surrogate, encode, expected_improvement
 
-__all__ = ["FULL", "PointSampler", "distributions_of", "estimated_value", "point_of_trial"]
+__all__ = ["FULL", "PointSampler", "distributions_of", "estimated_value", "first_moves", "point_of_trial"]
 
 MOST = 4096
 """Spaces of up to so many combinations are looked at whole; of larger ones random points and the best ones' neighbours."""
-SPREAD_OUT = 4
+SPREAD_OUT = 3
+LOW = 0.25
+"""Where the first moves go: this far up a knob's levels."""
 HOPELESS = 0.15
 """So far below the best all points are alike."""
+Known = Callable[[Sequence[FrozenTrial], Point], bool]
 FULL = "full_value"
 """Attribute of a pruned trial: what it would have come to, judged by the best trial on the same windows."""
 
@@ -49,12 +54,14 @@ def estimated_value(trial: FrozenTrial) -> float | None:
 
 
 class PointSampler(BaseSampler):
-    """Deterministic for a seed and the trials that are there. ``excluded``: points that are no configuration."""
+    """Deterministic for a seed and the trials that are there. ``excluded``: points that are no configuration. ``known``: whether
+    a point is proved to come to what one of the trials came to (``Proofs.known``)."""
 
-    def __init__(self, space: Space, seed: int, sign: float = 1.0) -> None:
+    def __init__(self, space: Space, seed: int, sign: float = 1.0, known: Known | None = None) -> None:
         self._space = space
         self._seed = seed
         self._sign = sign
+        self._known = known
         self._parameters: Floats | None = None
         self._all: list[Point] | None = list(space.points()) if space.size <= MOST else None
         self._codes = None if self._all is None else encode(space, self._all)
@@ -75,24 +82,40 @@ class PointSampler(BaseSampler):
     def propose(self, trials: Sequence[FrozenTrial], rng: np.random.Generator) -> Point:
         """The next point. ``LookupError`` when every point was tried."""
         tried = [point_of_trial(trial) for trial in trials]
-        candidates, codes = self._candidates(trials, rng, {_mark(p) for p in (*tried, *self.excluded)})
-        if not candidates:
-            raise LookupError("every configuration of the space was tried")
-        known = [(t, v) for t in trials if (v := estimated_value(t)) is not None and np.isfinite(v)]
-        if len(known) < 2 or len(tried) < 2 + SPREAD_OUT:
-            return candidates[_farthest(codes, encode(self._space, tried) if tried else codes[:0], rng)]
-        x = encode(self._space, [point_of_trial(t) for t, _ in known])
-        y = self._sign * np.array([value for _, value in known])
+        left_out = {_mark(p) for p in (*tried, *self.excluded)}
+        for point in first_moves(self._space, min(trials, key=lambda t: t.number).params) if tried else ():
+            if _mark(point) not in left_out and not self._proved(trials, point):
+                return point
+        candidates, codes = self._candidates(trials, rng, left_out)
+        values = [(t, v) for t in trials if (v := estimated_value(t)) is not None and np.isfinite(v)]
+        if len(values) < 2 or len(tried) < 2 + SPREAD_OUT:
+            order = _farthest(codes, encode(self._space, tried) if tried else codes[:0], rng) if candidates else []
+        else:
+            order = self._by_gain(trials, values, codes, rng) if candidates else []
+        for at in order:
+            if not self._proved(trials, candidates[at]):
+                return candidates[at]
+        raise LookupError("every configuration of the space was tried")
+
+    def _proved(self, trials: Sequence[FrozenTrial], point: Point) -> bool:
+        return self._known is not None and self._known(trials, point)
+
+    def _by_gain(self, trials: Sequence[FrozenTrial], values: Sequence[tuple[FrozenTrial, float]], codes: Floats,
+                 rng: np.random.Generator) -> list[int]:  # fmt: skip
+        """Candidates by the improvement that is expected of them."""
+        x = encode(self._space, [point_of_trial(t) for t, _ in values])
+        y = self._sign * np.array([value for _, value in values])
         y = np.maximum(y, y.max() - HOPELESS * abs(y.max()))  # how bad the hopeless ones are does not matter
         model = Surrogate.fit(x, y, rng, self._parameters)
         self._parameters = model.parameters
-        done = {t.number for t, _ in known}
+        done = {t.number for t, _ in values}
         waiting = [point_of_trial(t) for t in trials if t.number not in done and t.state == TrialState.RUNNING]
         if waiting:
             more = encode(self._space, waiting)
             model = Surrogate.fit(np.vstack([x, more]), np.concatenate([y, model.predict(more)[0]]), rng, self._parameters)
         gain = expected_improvement(*model.predict(codes), float(y.max()))
-        return candidates[int(np.argmax(gain))]
+        found: list[int] = np.argsort(-gain, kind="stable").tolist()
+        return found
 
     def _candidates(self, trials: Sequence[FrozenTrial], rng: np.random.Generator,
                     left_out: set[tuple[Any, ...]]) -> tuple[list[Point], Floats]:  # fmt: skip
@@ -116,10 +139,33 @@ def _mark(point: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(sorted((name, str(level)) for name, level in point.items()))
 
 
-def _farthest(codes: Floats, tried: Floats, rng: np.random.Generator) -> int:
-    """Of 64 random candidates the one that is farthest from all that was tried."""
-    some = rng.choice(len(codes), min(64, len(codes)), replace=False)
-    if not len(tried):
-        return int(some[0])
-    nearest = ((codes[some][:, None, :] - tried[None, :, :]) ** 2).sum(-1).min(1)
-    return int(some[int(np.argmax(nearest))])
+def _farthest(codes: Floats, tried: Floats, rng: np.random.Generator) -> list[int]:
+    """64 random candidates, those first that are farthest from all that was tried; then the others."""
+    some = rng.permutation(len(codes))
+    if len(tried):
+        first = some[:64]
+        nearest = ((codes[first][:, None, :] - tried[None, :, :]) ** 2).sum(-1).min(1)
+        some = np.concatenate([first[np.argsort(-nearest, kind="stable")], some[64:]])
+    found: list[int] = some.tolist()
+    return found
+
+
+def first_moves(space: Space, current: Mapping[str, Any]) -> list[Point]:
+    """The token budget alone at the lower quartile of its levels, the cap on a chunk alone, then both; as many sequences as the
+    current policy has, or as fit. What is no point of the space, or no change, is left out."""
+    moves: list[Point] = []
+    for names in ((BUDGET,), (CHUNK,), (BUDGET, CHUNK)):
+        if not all(name in space.names and name in current for name in names):
+            continue
+        levels = {name: space.knob(name).levels for name in names}
+        point = {**current, **{name: each[round(LOW * (len(each) - 1))] for name, each in levels.items()}}
+        if SEQS in point and BUDGET in point and point[SEQS] > point[BUDGET]:
+            fitting = [level for level in space.knob(SEQS).levels if level <= point[BUDGET]]
+            point[SEQS] = max(fitting, default=point[SEQS])
+        if point.get(CHUNK, 0) >= point.get(BUDGET, 0) and CHUNK not in names:
+            point[CHUNK] = 0
+        moved = space.active(point)
+        whole = all(level in space.knob(name).levels for name, level in moved.items())
+        if whole and moved != current and moved not in moves and space.broken(moved) is None:
+            moves.append(moved)
+    return moves

@@ -10,9 +10,11 @@ from typing import Any
 from replay_engine.config import ConfigError
 from replay_engine.policy import Policy, apply_set
 from tracekit.errors import TracekitError
+from tuner.alike import rest_of
 from tuner.cells import FIGURES, Replays, Result
 from tuner.objective import Objective, attainment, bisect_rate, fewest, value_of
 from tuner.plan import TunePlan
+from tuner.proofs import PROOF, proof_of
 from tuner.study import Asked, TuneStudy
 
 __all__ = ["Budget", "Searcher", "evaluate"]
@@ -101,10 +103,10 @@ class Searcher:
             if at not in told:  # a trial that was taken over has told of some windows
                 asked.trial.report(value, at)
             if at + 1 < len(windows) and (full := self._hopeless(asked, objective, value, at)) is not None:
-                self.study.prune(asked, full, **_facts(results))
+                self.study.prune(asked, full, **_facts(results), **_proof(asked.policy, results))
                 return
         constraint = plan.target - attainment(results) if objective.name == "cost" else None
-        self.study.tell(asked, [value], constraint, **_facts(results))
+        self.study.tell(asked, [value], constraint, **_facts(results), **_proof(asked.policy, results))
 
     def _value(self, objective: Objective, results: list[Result]) -> float:
         return value_of(objective.name, results, price=self.plan.price, cards=self.plan.cards)
@@ -129,6 +131,12 @@ def _facts(results: list[Result]) -> dict[str, Any]:
              for name in TAILS}  # fmt: skip
     return {"attainment": round(attainment(results), 6), "windows": len(results), "tails_ns": tails,
             "iterations": sum(result["iterations"] for result in results)}  # fmt: skip
+
+
+def _proof(policy: Policy, results: list[Result]) -> dict[str, Any]:
+    """Which other configurations would come to the same."""
+    proof = proof_of(results, rest_of(policy))
+    return {} if proof is None else {PROOF: proof}
 
 
 def evaluate(plan: TunePlan, objective: Objective, policy: Policy, replays: Replays) -> float:

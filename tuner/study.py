@@ -26,6 +26,7 @@ from replay_engine.policy import Policy
 from tuner.claims import Claims, FileClaims
 from tuner.plan import TunePlan
 from tuner.postgres import PostgresClaims, check_url, optuna_url
+from tuner.proofs import Proofs
 from tuner.proposing import FULL, PointSampler
 from tuner.space import Point
 
@@ -221,7 +222,8 @@ def forget_study(plan: TunePlan, storage: str) -> None:
 def _sampler(plan: TunePlan) -> BaseSampler:
     if len(plan.objectives) > 1:
         return TPESampler(seed=plan.seed)
-    return PointSampler(plan.space, plan.seed, 1.0 if plan.objectives[0].direction == "maximize" else -1.0)
+    known = None if plan.objectives[0].rates else Proofs(plan).known
+    return PointSampler(plan.space, plan.seed, 1.0 if plan.objectives[0].direction == "maximize" else -1.0, known)
 
 
 def _claims(plan: TunePlan, folder: Path | None, storage: str | None) -> Claims:

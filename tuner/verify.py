@@ -8,7 +8,8 @@ and the machine at hand: where they are not the profile's, the order may agree t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["VerifyEngine", "check_verify", "load_engine", "verify"]
 
 ENGINES = ("torch",)
+SMALL = 1 << 28
+"""Bytes of weights below which a model is computed by one thread."""
 Say = Callable[[str], None]
 
 
@@ -85,7 +88,8 @@ def verify(study: TuneStudy, answer: Answer, lookup: Lookup, engine: VerifyEngin
     measured: list[list[Result]] = []
     for at, point in enumerate(points):
         say(f"verify: {at + 1} of {len(points)} on {engine.what}")
-        results = [_replayed(lookup, engine, point, window, blocks) for window in lookup.windows(side)]
+        with _threads_for(engine):
+            results = [_replayed(lookup, engine, point, window, blocks) for window in lookup.windows(side)]
         predicted = lookup.results(point, side)
         rows.append({"point": plan.current if point is None else point, "current": point is None,
                      "simulated": _figures(lookup, predicted), "engine": _figures(lookup, results)})  # fmt: skip
@@ -99,6 +103,20 @@ def verify(study: TuneStudy, answer: Answer, lookup: Lookup, engine: VerifyEngin
             "unit": plan.objectives[0].unit if not plan.objectives[0].rates else "requests/s", "candidates": rows,
             "n": len(rows), "tau": None if math.isnan(tau) else tau, "gain": gain, "predicted": predicted_gain,
             "confirmed": None if gain is None else gain["level"] > gain["base"]}  # fmt: skip
+
+
+@contextmanager
+def _threads_for(engine: VerifyEngine) -> Iterator[None]:
+    """One thread for a small model: what its layers compute is less than what handing it to others takes."""
+    import torch
+
+    model, threads = engine.profile.model, torch.get_num_threads()
+    if model is not None and model.weight_bytes < SMALL:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _candidates(study: TuneStudy, answer: Answer, top: int) -> list[Point]:

@@ -1,4 +1,4 @@
-"""``python -m tuner.worker DATABASE FOLDER``: carries out what it is told, until its input ends.
+"""A worker process (``crew.WORKER DATABASE FOLDER``): carries out what it is told, until its input ends.
 
 Each line on standard input is one order: ``{"search": {"trials": n, "seconds": s}}`` asks for trials of the study until the
 budget is spent (or ``most`` of them), ``{"wants": [...]}`` replays what an answer needs. Lines on standard output say what was
@@ -123,7 +123,3 @@ def _listen(orders: queue.Queue[bytes]) -> None:
     for line in sys.stdin.buffer:
         orders.put(line)
     os._exit(130)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

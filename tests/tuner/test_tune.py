@@ -85,7 +85,12 @@ def test_no_configuration_is_tried_twice_and_no_cell_replayed_twice(report: tupl
     points = [tuple(trial.params.items()) for trial in trials]
     assert len(points) == len(set(points)) == 8
     keys = cells_of(report[1])
-    assert len(keys) == len(set(keys)) == report[0].replayed
+    rows = [json.loads(line) for line in (folder_of(report[1]) / "cells.jsonl").read_text().splitlines()]
+    own = [row for row in rows if row["result"]["of"] == row["key"]]
+    assert len(keys) == len(set(keys)) and len(own) == report[0].replayed
+    proved = [row for row in rows if row["result"]["of"] != row["key"]]  # their replay is there, and gave the same
+    there = {row["key"]: row["result"] for row in own}
+    assert proved and all({**row["result"], "cpu_s": 0} == {**there[row["result"]["of"]], "cpu_s": 0} for row in proved)
 
 
 def test_a_pruned_trial_was_far_behind_on_the_same_windows(report: tuple[TuneReport, Path]) -> None:

@@ -1,0 +1,59 @@
+"""Which points need no trial of their own: replays of ended trials prove that they would come to the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from optuna.trial import FrozenTrial
+
+from replay_engine.config import ConfigError
+from tuner.alike import Limits, alike, limits_of, rest_of
+from tuner.cells import Result
+from tuner.plan import TunePlan
+from tuner.space import Point
+
+__all__ = ["PROOF", "Proofs", "proof_of"]
+
+PROOF = "proof"
+"""Attribute of a trial that has ended: what ``proof_of`` says."""
+
+
+def proof_of(results: Sequence[Result], rest: str | None) -> dict[str, Any] | None:
+    """From a trial's windows: ``rest`` (``alike.rest_of``) of its policy and, by window, limits and marks of the replay; ``None``
+    where nothing can be proved."""
+    if rest is None or any(result.get("rest") is None for result in results):
+        return None
+    return {"rest": rest, "windows": [[list(result["limits"]), result["marks"]] for result in results]}
+
+
+class Proofs:
+    """What the ended trials of a study prove."""
+
+    def __init__(self, plan: TunePlan) -> None:
+        self._plan = plan
+        self._policies: dict[str, tuple[str | None, Limits, float] | None] = {}
+
+    def known(self, trials: Sequence[FrozenTrial], point: Point) -> bool:
+        """Whether ``point`` comes to what one of ``trials`` came to, on all windows that this one replayed."""
+        found = self._derived(point)
+        if found is None or found[0] is None:
+            return False
+        rest, limits, watermark = found
+        return any(
+            proof["rest"] == rest and all(alike(marks, tuple(one), limits, watermark) for one, marks in proof["windows"])
+            for trial in trials
+            if (proof := trial.user_attrs.get(PROOF)) is not None
+        )
+
+    def _derived(self, point: Mapping[str, Any]) -> tuple[str | None, Limits, float] | None:
+        mark = json.dumps(point, sort_keys=True, default=str)
+        if mark not in self._policies:
+            try:
+                policy = self._plan.policy_at(dict(point))
+            except ConfigError:
+                self._policies[mark] = None
+            else:
+                self._policies[mark] = rest_of(policy), limits_of(policy.scheduler), policy.scheduler.watermark
+        return self._policies[mark]
