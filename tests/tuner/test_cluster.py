@@ -79,7 +79,7 @@ def test_one_machine_searches_and_another_answers(bursts: str, tmp_path: Path, p
     again = tune(bursts, db=tmp_path / "b.duckdb", storage=postgres, fresh=True, **{**options, "trials": 2})
     assert sum(again.document["trials"][state] for state in ("complete", "pruned", "failed")) == 2
     assert 0 < len(PostgresCells(postgres, study_name(plan))) <= before
-    assert again.replayed == len(PostgresCells(postgres, study_name(plan)))
+    assert 0 < again.replayed <= len(PostgresCells(postgres, study_name(plan)))  # some are proved by another's replay
 
 
 def test_a_database_that_is_not_there_is_one_line(bursts: str, tmp_path: Path) -> None:
