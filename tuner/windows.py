@@ -17,12 +17,15 @@ import numpy as np
 
 from tracekit.experiments.layout import Layout
 from tracekit.traces.slicing import Slice
-from tracekit.traces.source import TraceSource
+from tracekit.traces.source import TraceRows, TraceSource
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 __all__ = ["Reads", "StudyWindow", "WindowSources", "split_windows", "windows_of"]
+
+MOST_KEPT = 1 << 28
+"""Bytes of rows that a process keeps; what is beyond is read anew for each scale."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,12 +95,26 @@ class WindowSources:
 
     def __init__(self, store: Reads) -> None:
         self._store = store
+        self._rows: dict[str, TraceRows] = {}
+        self._bytes = 0
         self._held: dict[tuple[int, int, int, float, str], TraceSource] = {}
 
     def get(self, window: StudyWindow, rate: float = 1.0) -> TraceSource:
         """A source of its own for one replay: a replay may turn the priorities of its source round."""
         key = (window.trace, window.begin_ns, window.end_ns, rate * window.rate_scale, repr(sorted(window.part.items())))
         if key not in self._held:
-            with self._store.read() as con:
-                self._held[key] = TraceSource.from_database(con, window.trace, window.slice_at(rate))
+            part = window.slice_at(rate)
+            self._held[key] = TraceSource.from_rows(self._read(window.trace, part), part)
         return copy.copy(self._held[key])
+
+    def _read(self, trace: int, part: Slice) -> TraceRows:
+        """The same rows serve a window at every scale: a database is opened for each window, not for each replay."""
+        key = repr((trace, replace(part, rate_scale=1.0, isl_scale=1.0, osl_scale=1.0, burst_scale=1.0)))
+        if key in self._rows:
+            return self._rows[key]
+        with self._store.read() as con:
+            rows = TraceSource.rows_of(con, trace, part)
+        if self._bytes + rows.nbytes <= MOST_KEPT:
+            self._rows[key] = rows
+            self._bytes += rows.nbytes
+        return rows

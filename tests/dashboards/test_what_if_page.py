@@ -33,6 +33,8 @@ from tuner import capacity
 
 OVER = """() => [...document.querySelectorAll('main *')].filter(each => !each.closest('.wide, .js-plotly-plot, .dash-dropdown')
     && each.checkVisibility() && each.getBoundingClientRect().right > innerWidth + 1).map(each => each.outerHTML.slice(0, 80))"""
+PAPER = """paper => [...document.querySelectorAll('main .js-plotly-plot')].every(each => each._fullLayout
+    && each._fullLayout.paper_bgcolor === paper)"""
 SCENARIOS = ["isl_scale=2 hardware=h200", "kv_scale=0.5 slo=ttft=50ms", "fleet.replicas=2 fleet.router=least_tokens rate_scale=2"]
 
 
@@ -246,13 +248,14 @@ def test_asked_in_a_browser_from_a_run_and_answered(book: RunBook, watch: Callab
         assert shown.until("wi-said", "^As it is, ") == answered
         page.wait_for_selector("#wi-cost .main-svg")
         page.locator("#wi-body summary").first.click()
-        assert page.locator("#wi-body .told table tbody tr").count() > 5
-        for theme in ("light", "dark"):
+        page.wait_for_function("() => document.querySelectorAll('#wi-body .told table tbody tr').length > 5")
+        for theme, look in (("light", LIGHT), ("dark", DARK)):
             page.emulate_media(color_scheme=theme)
             page.wait_for_function("t => document.documentElement.dataset.theme === t", arg=theme)
+            page.wait_for_function(PAPER, arg=look.paper)  # the figures of this theme come from the server
             for each in Axe().run(page, {"include": [["main"]]}).response["violations"]:
                 assert each["impact"] not in ("serious", "critical"), each
         page.set_viewport_size({"width": 390, "height": 800})
         page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")
-        page.locator("#wi-ask > summary").click()
-        assert page.evaluate(OVER) == []
+        page.evaluate("() => { document.querySelector('#wi-ask').open = true; }")
+        page.wait_for_function(f"() => document.querySelector('#wi-ask').open && !({OVER})().length")

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from contextlib import AbstractContextManager
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,14 +17,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.trial import TrialState, create_trial
 
+from tracekit.cli.main import main
 from tracekit.errors import UsageError
+from tracekit.store import Store
+from tracekit.traces.slicing import WHOLE
+from tracekit.traces.source import TraceSource
 from tuner.cells import CellFile
 from tuner.gains import gain_of
 from tuner.objective import attainment, bisect_rate, fewest, goodput, parse_objectives, value_of
 from tuner.proposing import FULL, PointSampler, distributions_of, estimated_value
 from tuner.space import Knob, Space
 from tuner.surrogate import Surrogate, encode, expected_improvement
-from tuner.windows import StudyWindow, split_windows
+from tuner.windows import StudyWindow, WindowSources, split_windows
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 PLANE = Space(knobs=(Knob(name="a", levels=tuple(range(20))), Knob(name="b", levels=tuple(range(20)))))
@@ -188,6 +195,39 @@ def test_a_window_keeps_its_key_wherever_its_trace_lies() -> None:
     moved = StudyWindow(**{**one.to_dict(), "trace": 7, "name": "other", "requests": 1})
     assert one.key() == moved.key() != window(4).key()
     assert StudyWindow.from_dict(json.loads(json.dumps(one.to_dict()))) == one
+
+
+class Counting:
+    """A database that counts how often it is opened."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.opened = store, 0
+
+    def read(self) -> AbstractContextManager[Any]:
+        self.opened += 1
+        return self.store.read()
+
+
+def test_the_rows_of_a_window_are_read_once_and_serve_every_scale(tmp_path: Path) -> None:
+    trace, store = tmp_path / "t.jsonl", Store(tmp_path / "t.duckdb")
+    assert main(["synth", str(trace), "--requests", "60", "--arrival", "poisson:rate=8", "--input", "600", "--output", "20"]) == 0
+    assert main(["load", str(trace), "--db", str(store.path)]) == 0
+    counting = Counting(store)
+    sources = WindowSources(counting)
+    whole = {name: value for name, value in asdict(WHOLE).items() if name not in ("window_ns", "lead_in_ns", "rate_scale")}
+    for scales in ({}, {"isl_scale": 2.0}, {"osl_scale": 0.5}, {"burst_scale": 1.5}, {"isl_scale": 0.5, "burst_scale": 0.0}):
+        window = StudyWindow(trace=1, name="t", digest="", begin_ns=10**9, end_ns=4 * 10**9, lead_in_ns=10**8, requests=1,
+                             part={**whole, **scales})  # fmt: skip
+        for rate in (0.5, 1.0, 3.0):
+            with store.read() as con:
+                own = TraceSource.from_database(con, 1, window.slice_at(rate))
+            kept = sources.get(window, rate)
+            for name in ("arrival_ns", "start_ns", "prompt_tokens", "output_tokens", "counted", "req_idx"):
+                np.testing.assert_array_equal(getattr(kept, name), getattr(own, name), err_msg=f"{scales} {rate} {name}")
+            assert (kept.window_ns, kept.gap_cv, kept.rate_scale) == (own.window_ns, own.gap_cv, own.rate_scale)
+    assert counting.opened == 1
+    sources.get(replace(window, begin_ns=0), 1.0)
+    assert counting.opened == 2
 
 
 def test_the_prediction_interval_holds_for_new_windows() -> None:

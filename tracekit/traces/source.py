@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +24,27 @@ if TYPE_CHECKING:
 
     from tracekit.traces.load import LoadedTrace
 
-__all__ = ["BATCH", "TraceSource"]
+__all__ = ["BATCH", "TraceRows", "TraceSource"]
 
 BATCH = 8192
 Ints = npt.NDArray[np.int64]
+
+
+class TraceRows(NamedTuple):
+    """What was read of a trace for a part of it: enough for the same part at any rate, with lengths or bursts scaled."""
+
+    arrivals: pa.Table
+    extras: pa.Table | None
+    runs: pa.Table | None
+    name: str
+    block_tokens: int | None
+    tick_ns: int
+    kind: str | None
+    chosen: Chosen | None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(table.nbytes for table in (self.arrivals, self.extras, self.runs) if table is not None)
 
 
 class TraceSource:
@@ -87,6 +104,17 @@ class TraceSource:
     @classmethod
     def from_database(cls, con: duckdb.DuckDBPyConnection, trace_id: int, part: Slice = WHOLE) -> TraceSource:
         """A loaded trace, or a part of it. Errors: ``UsageError``, ``InputError`` where nothing can be replayed."""
+        return cls.from_rows(cls.rows_of(con, trace_id, part), part)
+
+    @classmethod
+    def from_rows(cls, rows: TraceRows, part: Slice) -> TraceSource:
+        """Of rows that were read for this part, or for one that differs in its scales alone."""
+        return cls(rows.arrivals, rows.extras, rows.runs, name=rows.name, block_tokens=rows.block_tokens, part=part,
+                   chosen=rows.chosen, tick_ns=rows.tick_ns, placement=placement_of(part, rows.kind))  # fmt: skip
+
+    @staticmethod
+    def rows_of(con: duckdb.DuckDBPyConnection, trace_id: int, part: Slice = WHOLE) -> TraceRows:
+        """What a part of a loaded trace is made of."""
         head = con.execute(
             "SELECT name, block_tokens, time_resolution_ns, arrival_kind FROM traces WHERE trace = ?", [trace_id]
         ).fetchall()
@@ -112,8 +140,7 @@ class TraceSource:
             if block_tokens is not None:
                 picked = f"SELECT req_idx, pos_start, first_id, len FROM blocks WHERE {where} ORDER BY req_idx, pos_start"
                 runs = con.sql(picked).to_arrow_table()
-        return cls(arrivals, extras, runs, name=name, block_tokens=block_tokens, part=part, chosen=chosen, tick_ns=tick_ns,
-                   placement=placement)  # fmt: skip
+        return TraceRows(arrivals, extras, runs, name, block_tokens, tick_ns, kind, chosen)
 
     @classmethod
     def from_loaded(cls, loaded: LoadedTrace, part: Slice = WHOLE) -> TraceSource:
