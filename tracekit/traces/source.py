@@ -109,8 +109,8 @@ class TraceSource:
     @classmethod
     def from_rows(cls, rows: TraceRows, part: Slice) -> TraceSource:
         """Of rows that were read for this part, or for one that differs in its scales alone."""
-        return cls(rows.arrivals, rows.extras, rows.runs, name=rows.name, block_tokens=rows.block_tokens, part=part,
-                   chosen=rows.chosen, tick_ns=rows.tick_ns, placement=placement_of(part, rows.kind))  # fmt: skip
+        about = {"name": rows.name, "block_tokens": rows.block_tokens, "tick_ns": rows.tick_ns, "chosen": rows.chosen}
+        return cls(rows.arrivals, rows.extras, rows.runs, part=part, placement=placement_of(part, rows.kind), **about)
 
     @staticmethod
     def rows_of(con: duckdb.DuckDBPyConnection, trace_id: int, part: Slice = WHOLE) -> TraceRows:
@@ -121,10 +121,9 @@ class TraceSource:
         if not head:
             raise UsageError(f"trace {trace_id}: not in this database")
         name, block_tokens, tick_ns, kind = head[0]
-        placement = placement_of(part, kind)
         chosen = choose_rows(con, trace_id, part)
         where = inside = f"trace = {int(trace_id)}"
-        if part.window_ns is not None and not _needs_all(con, trace_id, placement):
+        if part.window_ns is not None and not _needs_all(con, trace_id, placement_of(part, kind)):
             # one tick earlier: spreading moves arrivals into the window
             begin = part.begin_ns - (tick_ns if part.spread_ticks else 0)
             inside += f" AND arrival_ns >= {begin} AND arrival_ns < {int(part.window_ns[1])}"
