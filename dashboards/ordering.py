@@ -10,8 +10,12 @@ from dashboards.uploads import find
 from tracekit.errors import LockedError, UsageError, shown
 from tracekit.orders import ReplayOrder, profiles_known, replay_words
 
-__all__ = ["KNOBS", "LoadedTrace", "is_loaded", "loaded_traces", "order_of", "profiles_options", "uploads_folder", "words_of"]
+__all__ = [
+    "KNOBS", "ROUTERS", "LoadedTrace", "is_loaded", "loaded_traces", "order_of", "profiles_options", "uploads_folder", "words_of",
+]  # fmt: skip
 
+ROUTERS = ("round_robin", "least_tokens", "power_of_two", "prefix_affinity")
+"""What stands before several replicas; ``weighted(...)`` goes below *More settings*."""
 KNOBS = ("max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold", "num_gpu_blocks")
 """Settings that have a field of their own."""
 
@@ -59,6 +63,8 @@ def order_of(book: RunBook, form: dict[str, Any]) -> ReplayOrder:
     """The form's values, each a text or ``None``. ``UsageError`` where it names no trace that is there."""
     text = {name: str(value).strip() if value not in (None, "") else "" for name, value in form.items()}
     sets = [f"{knob}={text[knob]}" for knob in KNOBS if text.get(knob)]
+    several = {"fleet.replicas": text.get("replicas"), "fleet.router": text.get("router")}
+    sets += [f"{knob}={value}" for knob, value in several.items() if value]
     sets += [line.strip() for line in text.get("more", "").splitlines() if line.strip()]
     return ReplayOrder(
         trace=_trace(book, text.get("trace", "")),

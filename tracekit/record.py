@@ -194,7 +194,7 @@ class MemoryRecord:
 
 class RunRecord(MemoryRecord):
     """Opened before the replay, committed after it: rows go to the spool (unless none are kept), then everything to the store.
-    ``row``, once it is committed: its columns of ``runs``, without the number."""
+    ``row``, once it is committed: its columns of ``runs``, without the number. ``spool``: the name of its folder."""
 
     row: Mapping[str, Any]
 
@@ -232,6 +232,7 @@ class RunRecord(MemoryRecord):
 
             layouts["iterations"] = with_replica(WIDE_ITERATIONS) if layouts else WIDE_ITERATIONS
         self._spool = SpoolSink(store.spool_folder, self._row, constants=constants, events=setup.events, layouts=layouts)
+        self.spool = self._spool.folder.name
         if setup.events != "none":
             self.sink = self._spool
 

@@ -31,6 +31,7 @@ from tracekit.metrics import SloTable, parse_goodput, parse_slo
 from tracekit.metrics.slo import Slo, parse_duration_ns
 from tracekit.pools import pd_sets
 from tracekit.record import RunRecord
+from tracekit.resumed import committed_before, note_spool
 from tracekit.simulate import simulate
 from tracekit.slices import check_slice, lead_in_ns, slice_lines, slice_of
 from tracekit.store import Store
@@ -165,19 +166,19 @@ def run_result(report: ReplayReport) -> dict[str, Any]:
 
 def _job(store: Store, job: Job, given: dict[str, Any]) -> ReplayReport:
     lines: list[str] = []
-    say: Say | None = given["say"]
 
     def tell(line: str) -> None:
         lines.append(line)
-        if say is not None:
-            say(line)
+        if given["say"] is not None:
+            given["say"](line)
 
+    if (kept := committed_before(store, job, tell)) is not None:
+        return ReplayReport(**kept, lines=lines, db=store.path)
     before = None if given["from_manifest"] is None else read_manifest(given["from_manifest"])
     setup = prepare_setup(store, given, tell) if before is None else restored_setup(store, before, given, tell)
     report = recorded_run(store, job, setup, name=given["name"], diagnose=given["diagnose"], progress=given["progress"],
                           tell=tell, lines=lines, given=given if before is None else reading_of(before, given))  # fmt: skip
-    if before is not None:
-        report.differences = differences(before, report.manifest)
+    report.differences = None if before is None else differences(before, report.manifest)
     return report
 
 
@@ -186,6 +187,7 @@ def recorded_run(store: Store, job: Job, setup: Setup, *, name: str | None, diag
     """Replay a setup and record the run, with its manifest, and its verdict where every event is kept. ``lines``: what ``tell``
     gathers; ``given``: the options that the manifest tells how the trace was read by."""
     record = RunRecord(store, setup, name=name, command=" ".join(shown(a, 400) for a in sys.argv))
+    note_spool(job, record.spool)
     state = simulate(setup, record, job, progress)
     with record.committing():
         verdict = _verdict(setup, record) if diagnose and setup.events == "full" and state == "finished" else None
@@ -193,8 +195,7 @@ def recorded_run(store: Store, job: Job, setup: Setup, *, name: str | None, diag
         run, matrix = record.commit(state.partition(":")[0])
         if state != "finished":
             tell(f"the replay ended early: {state.replace('_', ' ')}; what ran is recorded as run {run}")
-        told = [] if verdict is None else verdict.lines(run, str(store.path))
-        said = None if verdict is None else verdict.document
+        told, said = ([], None) if verdict is None else (verdict.lines(run, str(store.path)), verdict.document)
         manifest = write_manifest(store, run, setup, row=record.row, verdict=said, given=given)
     return ReplayReport(run=run, state=state, matrix=matrix, lines=lines, verdict=told, manifest=manifest, db=store.path)
 
@@ -202,7 +203,6 @@ def recorded_run(store: Store, job: Job, setup: Setup, *, name: str | None, diag
 def _verdict(setup: Setup, record: RunRecord) -> AtOnce:
     """The verdict, once the run's number is known. The run is what matters: a diagnosis that fails must not take it along."""
     from tracekit.diagnosis.at_once import verdict_at_once
-
     return verdict_at_once(setup, record)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from dash import Dash, Input, Output, State, dcc, html, no_update
 
 from dashboards.markup import aria, control, data_table
-from dashboards.ordering import KNOBS, loaded_traces, profiles_options, uploads_folder, words_of
+from dashboards.ordering import KNOBS, ROUTERS, loaded_traces, profiles_options, uploads_folder, words_of
 from dashboards.queries import RunBook
 from dashboards.uploads import KINDS, MOST_BYTES, checked, keep
 from dashboards.words import count, seconds
@@ -18,7 +18,7 @@ from tracekit.orders import DEFAULT_PROFILE, ENGINES, ConfigError
 
 __all__ = ["layout", "quarantine", "register"]
 
-FIELDS = ("trace", "engine", "profile", "policy", *KNOBS, "more", "slo", "window", "limit", "name")
+FIELDS = ("trace", "engine", "profile", "policy", *KNOBS, "replicas", "router", "more", "slo", "window", "limit", "name")
 HINTS = {
     "slo": "ttft=500ms,tpot=50ms", "window": "whole trace; 10m:20m", "limit": "all requests", "name": "optional",
     "policy": "empty: vLLM's defaults. Or paste: vllm serve MODEL --max-num-seqs 128 ... , or a policy in TOML",
@@ -49,6 +49,8 @@ def layout() -> Any:
                     control("Engine", "rp-engine", dcc.Dropdown(list(ENGINES), "sim", id="rp-engine", clearable=False)),
                     control("Profile", "rp-profile", _profiles()),
                     *(control(knob, f"rp-{knob}", _number(knob)) for knob in KNOBS),
+                    control("Replicas", "rp-replicas", _number("replicas")),
+                    control("Router", "rp-router", dcc.Dropdown(list(ROUTERS), id="rp-router", placeholder="default")),
                 ],
                 className="controls",
             ),

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dashboards import acts, uploads, work
-from dashboards.ordering import order_of, uploads_folder, words_of
+from dashboards.ordering import ROUTERS, order_of, uploads_folder, words_of
 from dashboards.pages import replay as replay_page
 from dashboards.pages import what_if
 from dashboards.queries import RunBook
@@ -78,6 +78,14 @@ def test_a_form_becomes_the_same_run_as_the_shell(book: RunBook) -> None:
     (row,) = [row for row in work.list_work(book) if row.id == job]
     assert (row.who, row.state, row.look, row.can) == ("page", "finished", f"/verdict?run={run}", ())
     assert book.view(job).ref == str(run)
+    # Its process may be killed after the commit and before it has said so: the run is there, and there is one of it.
+    count = len(list_runs(book.store))
+    (book.store.folder / "jobs" / job / "result.json").unlink()
+    assert ended(book, job).state == "lost"
+    work.resume_job(book, job)
+    again = ended(book, job)
+    assert (again.state, again.result["run"] if again.result else None) == ("finished", run), again.log
+    assert len(list_runs(book.store)) == count
 
 
 def test_a_finding_is_replayed_with_its_change_and_opens_in_compare(book: RunBook) -> None:
@@ -102,6 +110,16 @@ def book_findings(book: RunBook, run: str) -> list[str]:
     from dashboards.verdicts import cards_of, read_verdict
 
     return [card.id for card in cards_of(read_verdict(book, run).document) if acts.change_button(card)]
+
+
+def test_several_replicas_and_what_stands_before_them_are_said_in_the_form(book: RunBook) -> None:
+    form = {"trace": "trace:demo_trace", "engine": "sim", "profile": "h100-llama-3.1-8b", "replicas": "2"}
+    for router in ROUTERS:
+        words = words_of(book, {**form, "router": router})
+        assert ["--set=fleet.replicas=2", f"--set=fleet.router={router}"] == [word for word in words if "fleet" in word]
+    assert set(form) | {"router"} <= set(replay_page.FIELDS)
+    with pytest.raises(ConfigError, match="router = nearest: unknown"):
+        words_of(book, {**form, "router": "nearest"})
 
 
 def test_a_search_goes_on_from_what_the_run_had(book: RunBook) -> None:

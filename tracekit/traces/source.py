@@ -109,8 +109,8 @@ class TraceSource:
     @classmethod
     def from_rows(cls, rows: TraceRows, part: Slice) -> TraceSource:
         """Of rows that were read for this part, or for one that differs in its scales alone."""
-        about = {"name": rows.name, "block_tokens": rows.block_tokens, "tick_ns": rows.tick_ns, "chosen": rows.chosen}
-        return cls(rows.arrivals, rows.extras, rows.runs, part=part, placement=placement_of(part, rows.kind), **about)
+        tables = {name: value for name, value in rows._asdict().items() if name != "kind"}
+        return cls(**tables, part=part, placement=placement_of(part, rows.kind))
 
     @staticmethod
     def rows_of(con: duckdb.DuckDBPyConnection, trace_id: int, part: Slice = WHOLE) -> TraceRows:
