@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from tracekit.simulate import quiet_gc
 from tracekit.store import SpoolSink
 from tracekit.store.spool import remove_spool
 
-__all__ = ["Timed", "best", "replay_bare", "replay_into", "replay_nowhere", "replay_spooled"]
+__all__ = ["Timed", "best", "best_in_turns", "replay_bare", "replay_into", "replay_nowhere", "replay_spooled"]
 
 _VLLM = Rules()
 
@@ -93,7 +93,15 @@ def replay_spooled(source: RequestSource, config: SchedulerConfig, latency: Late
 
 def best(repeats: int, measure: Callable[[], Timed]) -> Timed:
     """The fastest of ``repeats``; all must have run the same iterations."""
-    runs = [measure() for _ in range(max(repeats, 1))]
-    if len({run.totals.iterations for run in runs}) != 1:
+    return best_in_turns(repeats, {"": measure})[""]
+
+
+def best_in_turns(repeats: int, measures: Mapping[str, Callable[[], Timed]]) -> dict[str, Timed]:
+    """The fastest of ``repeats`` of each measure, which take turns; all of one must have run the same iterations."""
+    runs: dict[str, list[Timed]] = {name: [] for name in measures}
+    for _ in range(max(repeats, 1)):
+        for name, measure in measures.items():
+            runs[name].append(measure())
+    if any(len({run.totals.iterations for run in each}) != 1 for each in runs.values()):
         raise RuntimeError("equal replays ran different iterations: no figure")
-    return min(runs, key=lambda run: run.cpu_s)
+    return {name: min(each, key=lambda run: run.cpu_s) for name, each in runs.items()}
