@@ -17,8 +17,10 @@ from benchmarks.pages import ARGUMENTS, ROOT, chromium
 from tests.dashboards.browser import serving
 from tests.dashboards.cases import Cases
 from tests.dashboards.tour import run_demo, walk
+from tracekit.cli.main import main as run
 from tracekit.generators.recipe import build_case
 from tracekit.store import Store
+from tuner import capacity
 
 __all__ = ["main", "tour"]
 
@@ -34,9 +36,10 @@ VIEWS = {
     "quality": "?run=1",
     "fleet": "?run=4",
     "tuner": "",
+    "what-if": "",
 }
 """Run 1: a case of long prompts; run 2: the same with a cap on them; run 3: a case of evictions; run 4: one of separate pools.
-The study is made up."""
+The study is made up; the question of What if is asked of a short trace of its own."""
 DEMO_VIEWS = ("experiments", "replay", "jobs")
 """Taken of the database of the tour, where a change has been replayed."""
 THEMES = ("light", "dark")
@@ -49,7 +52,17 @@ def record(folder: Path) -> Path:
         built = build_case(ROOT / "tests" / "data" / "cases" / f"{case}.yaml", folder / f"{case}{len(sets)}")
         cases.record(case, built.trace, policy=str(built.policy), profile=str(built.profile), sets=sets)
     made_study(Store(cases.db), many_rows(120), trials=120)
+    ask(folder, cases.db)
     return cases.db
+
+
+def ask(folder: Path, db: Path) -> None:
+    """The question whose answer What if shows."""
+    trace = folder / "chat.jsonl"
+    run(["synth", str(trace), "--requests", "80", "--arrival", "poisson:rate=8", "--input", "600", "--output",
+         "uniform:10,40", "--seed", "2"])  # fmt: skip
+    capacity(str(trace), db=db, slo="ttft=500ms", sets=("max_num_seqs=8",), windows=2, length="4s", price_per_hour=2.0,
+             what_if=["isl_scale=2", "fleet.replicas=2 fleet.router=least_tokens", "kv_scale=0.5 burst_scale=2"])  # fmt: skip
 
 
 def main(out: Path) -> None:
