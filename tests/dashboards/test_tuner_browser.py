@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -47,6 +48,7 @@ def test_brushes_add_up_stand_in_the_address_and_mark_the_other_figures(
     one = {r["number"] for r in rows if r["estimate"] is not None and r["point"]["max_num_batched_tokens"] in budgets}
     both = {r["number"] for r in rows if r["number"] in one and r["point"]["max_num_seqs"] in seats}
     known = sum(row["estimate"] is not None for row in rows)
+    complete = sum(row["state"] == "complete" for row in rows)
     with serving(store.path) as url:
         page = watch(url).open("tuner").page
         page.wait_for_function(READY)
@@ -67,6 +69,11 @@ def test_brushes_add_up_stand_in_the_address_and_mark_the_other_figures(
         page.locator("#tn-clear").click()
         page.wait_for_function("() => document.getElementById('tn-chosen').textContent === ''")
         assert sum(page.evaluate(LINES)) == known and "br=" not in page.url
+        for chart, series, wanted in (("tn-ways", "all trials", known * 4), ("tn-history", "complete", complete)):
+            with page.expect_download() as got:  # what Plotly does not draw is saved all the same
+                page.click(f"[data-chart={chart}][data-export=csv]")
+            rows = list(csv.reader(Path(got.value.path()).read_text(encoding="utf-8").splitlines()))
+            assert sum(row[0] == series and "" not in row[1:3] for row in rows) == wanted
 
 
 def held_after(store: Store, job: str, trials: int) -> int:
