@@ -70,9 +70,19 @@ class Cell:
         return None if rest is None else self._digest(rest)
 
     def _digest(self, policy: str) -> str:
-        matters = [engine_digest(), policy, self.profile.to_toml(), self.window.key(), self.rate,
+        matters = [engine_digest(), policy, _text_of(self.profile), self.window.key(), self.rate,
                    None if self.slo is None else self.slo.to_dict(), self.seed, self.accept_degraded]  # fmt: skip
         return hashlib.sha256(json.dumps(matters, sort_keys=True, default=str).encode()).hexdigest()[:20]
+
+
+_LAST: list[tuple[Profile, str]] = []
+"""The profile asked for last, and its text: a study has one, and asks for it in every key."""
+
+
+def _text_of(profile: Profile) -> str:
+    if not _LAST or _LAST[0][0] is not profile:
+        _LAST[:] = [(profile, profile.to_toml())]
+    return _LAST[0][1]
 
 
 class Cells(Protocol):

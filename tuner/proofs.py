@@ -9,7 +9,7 @@ from typing import Any
 from optuna.trial import FrozenTrial
 
 from replay_engine.config import ConfigError
-from tuner.alike import Limits, alike, limits_of, rest_of
+from tuner.alike import KNOBS, Limits, alike, limits_of, rest_of
 from tuner.cells import Result
 from tuner.plan import TunePlan
 from tuner.space import Point
@@ -34,6 +34,7 @@ class Proofs:
     def __init__(self, plan: TunePlan) -> None:
         self._plan = plan
         self._policies: dict[str, tuple[str | None, Limits, float] | None] = {}
+        self._rest = rest_of(plan.policy)
 
     def known(self, trials: Sequence[FrozenTrial], point: Point) -> bool:
         """Whether ``point`` comes to what one of ``trials`` came to, on all windows that this one replayed."""
@@ -55,5 +56,7 @@ class Proofs:
             except ConfigError:
                 self._policies[mark] = None
             else:
-                self._policies[mark] = rest_of(policy), limits_of(policy.scheduler), policy.scheduler.watermark
+                scheduler = policy.scheduler
+                same = scheduler.max_model_len == self._plan.policy.scheduler.max_model_len and not set(point) - set(KNOBS)
+                self._policies[mark] = self._rest if same else rest_of(policy), limits_of(scheduler), scheduler.watermark
         return self._policies[mark]

@@ -65,6 +65,7 @@ class PointSampler(BaseSampler):
         self._parameters: Floats | None = None
         self._all: list[Point] | None = list(space.points()) if space.size <= MOST else None
         self._codes = None if self._all is None else encode(space, self._all)
+        self._marks = [_mark(point) for point in self._all or ()]
         self.excluded: list[Point] = []
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
@@ -120,7 +121,7 @@ class PointSampler(BaseSampler):
     def _candidates(self, trials: Sequence[FrozenTrial], rng: np.random.Generator,
                     left_out: set[tuple[Any, ...]]) -> tuple[list[Point], Floats]:  # fmt: skip
         if self._all is not None and self._codes is not None:
-            free = [at for at, point in enumerate(self._all) if _mark(point) not in left_out]
+            free = [at for at, mark in enumerate(self._marks) if mark not in left_out]
             return [self._all[at] for at in free], self._codes[free]
         space = self._space
         found: dict[tuple[Any, ...], Point] = {}

@@ -25,8 +25,8 @@ from tracekit.traces.source import TraceSource
 from tuner.cells import CellFile
 from tuner.gains import gain_of
 from tuner.objective import attainment, bisect_rate, fewest, goodput, parse_objectives, value_of
-from tuner.proposing import FULL, PointSampler, distributions_of, estimated_value
-from tuner.space import Knob, Space
+from tuner.proposing import FULL, PointSampler, distributions_of, estimated_value, first_moves
+from tuner.space import BUDGET, CHUNK, SEQS, Knob, Space
 from tuner.surrogate import Surrogate, encode, expected_improvement
 from tuner.windows import StudyWindow, WindowSources, split_windows
 
@@ -78,6 +78,28 @@ def test_no_point_is_proposed_twice_and_then_there_is_none() -> None:
     assert len({tuple(t.params.items()) for t in trials}) == 6
     with pytest.raises(LookupError, match="was tried"):
         sampler.propose(trials, np.random.default_rng(9))
+
+
+def test_the_first_moves_lower_what_shares_an_iteration_one_by_one_and_then_both() -> None:
+    budgets, seqs, caps = (256, 512, 1024, 2048, 8192), (64, 256, 1024), (128, 256, 512, 1024, 0)
+    space = Space(knobs=(Knob(name=BUDGET, levels=budgets), Knob(name=SEQS, levels=seqs), Knob(name=CHUNK, levels=caps)))
+    moves = first_moves(space, {BUDGET: 8192, SEQS: 1024, CHUNK: 0})
+    assert [tuple(point.values()) for point in moves] == [(512, 256, 0), (8192, 1024, 256), (512, 256, 256)]
+    assert [tuple(p.values()) for p in first_moves(space, {BUDGET: 512, SEQS: 64, CHUNK: 0})] == [(512, 64, 256)]
+    assert first_moves(PLANE, {"a": 3, "b": 3}) == []
+
+
+def test_what_is_proved_to_come_to_the_same_is_not_proposed() -> None:
+    first = create_trial(params={"a": 0, "b": 0}, distributions=distributions_of(PLANE), value=1.0)
+    sampler = PointSampler(PLANE, 1, known=lambda trials, point: point["a"] != 7)
+    trials = [first]
+    for number in range(1, 21):
+        point = sampler.propose(trials, np.random.default_rng(number))
+        assert point["a"] == 7
+        trials.append(create_trial(params=point, distributions=distributions_of(PLANE), value=hill(point)))
+        trials[-1].number = number
+    with pytest.raises(LookupError):
+        sampler.propose(trials, np.random.default_rng(99))
 
 
 def test_the_same_seed_and_trials_propose_the_same_point() -> None:
