@@ -14,14 +14,16 @@ from typing import Any
 
 import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution
-from optuna.samplers import BaseSampler
+from optuna.samplers import BaseSampler, TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from tuner.space import BUDGET, CHUNK, SEQS, Point, Space
 from tuner.surrogate import Floats, Surrogate, encode, expected_improvement
 
-__all__ = ["FULL", "PointSampler", "distributions_of", "estimated_value", "first_moves", "point_of_trial"]
+__all__ = [
+    "FULL", "FittingSampler", "PointSampler", "distributions_of", "estimated_value", "first_moves", "point_of_trial",
+]  # fmt: skip
 
 MOST = 4096
 """Spaces of up to so many combinations are looked at whole; of larger ones random points and the best ones' neighbours."""
@@ -134,6 +136,26 @@ class PointSampler(BaseSampler):
                 found[_mark(point)] = point
         points = [point for mark, point in found.items() if mark not in left_out]
         return points, encode(space, points) if points else np.zeros((0, 1))
+
+
+class FittingSampler(TPESampler):
+    """Optuna's sampler for several objectives, kept to points that break no constraint: of a knob that would, any other level."""
+
+    def __init__(self, space: Space, seed: int) -> None:
+        super().__init__(seed=seed)
+        self._space = space
+        self._seed = seed
+
+    def sample_independent(self, study: Study, trial: FrozenTrial, param_name: str,
+                           param_distribution: BaseDistribution) -> Any:  # fmt: skip
+        """A level; those of the knobs before it are given."""
+        level = super().sample_independent(study, trial, param_name, param_distribution)
+        if self._space.broken({**trial.params, param_name: level}) is None:
+            return level
+        levels = self._space.knob(param_name).levels
+        fitting = [each for each in levels if self._space.broken({**trial.params, param_name: each}) is None]
+        rng = np.random.default_rng([self._seed, trial.number, len(trial.params)])
+        return fitting[int(rng.integers(len(fitting)))] if fitting else level
 
 
 def _mark(point: Mapping[str, Any]) -> tuple[Any, ...]:

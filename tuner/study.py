@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.samplers import BaseSampler, TPESampler
+from optuna.samplers import BaseSampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
@@ -27,7 +27,7 @@ from tuner.claims import Claims, FileClaims
 from tuner.plan import TunePlan
 from tuner.postgres import PostgresClaims, check_url, optuna_url
 from tuner.proofs import Proofs
-from tuner.proposing import FULL, PointSampler
+from tuner.proposing import FULL, FittingSampler, PointSampler
 from tuner.space import Point
 
 __all__ = ["Asked", "TuneStudy", "forget_study", "open_study", "study_name"]
@@ -221,7 +221,7 @@ def forget_study(plan: TunePlan, storage: str) -> None:
 
 def _sampler(plan: TunePlan) -> BaseSampler:
     if len(plan.objectives) > 1:
-        return TPESampler(seed=plan.seed)
+        return FittingSampler(plan.space, plan.seed)
     known = None if plan.objectives[0].rates else Proofs(plan).known
     return PointSampler(plan.space, plan.seed, 1.0 if plan.objectives[0].direction == "maximize" else -1.0, known)
 

@@ -25,7 +25,7 @@ from tracekit.traces.source import TraceSource
 from tuner.cells import CellFile
 from tuner.gains import gain_of
 from tuner.objective import attainment, bisect_rate, fewest, goodput, parse_objectives, value_of
-from tuner.proposing import FULL, PointSampler, distributions_of, estimated_value, first_moves
+from tuner.proposing import FULL, FittingSampler, PointSampler, distributions_of, estimated_value, first_moves
 from tuner.space import BUDGET, CHUNK, SEQS, Knob, Space
 from tuner.surrogate import Surrogate, encode, expected_improvement
 from tuner.windows import StudyWindow, WindowSources, split_windows
@@ -100,6 +100,20 @@ def test_what_is_proved_to_come_to_the_same_is_not_proposed() -> None:
         trials[-1].number = number
     with pytest.raises(LookupError):
         sampler.propose(trials, np.random.default_rng(99))
+
+
+def test_a_search_for_several_objectives_keeps_to_what_is_a_configuration() -> None:
+    space = Space(knobs=(Knob(name=BUDGET, levels=(64, 256, 1024)), Knob(name=SEQS, levels=(16, 128, 512)),
+                         Knob(name=CHUNK, levels=(128, 512, 2048, 0))))  # fmt: skip
+    study = optuna.create_study(directions=["maximize", "minimize"], sampler=FittingSampler(space, 3))
+    seen = []
+    for _ in range(40):
+        trial = study.ask()
+        point = {knob.name: trial.suggest_categorical(knob.name, knob.levels) for knob in space.knobs}
+        assert space.broken(point) is None
+        seen.append(tuple(point.values()))
+        study.tell(trial, [point[BUDGET], point[SEQS]])
+    assert len(set(seen)) > 8
 
 
 def test_the_same_seed_and_trials_propose_the_same_point() -> None:
