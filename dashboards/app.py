@@ -20,9 +20,13 @@ from dashboards.frame import frame, register_frame
 from dashboards.guard import guard
 from dashboards.pages import PAGES, Page
 from dashboards.queries import RunBook
+from dashboards.scripts import OWN, index_page
 from tracekit.errors import TracekitError
 
 __all__ = ["create_app"]
+
+_PLAIN = ("/", "/jobs", "/replay")
+"""Pages without a chart."""
 
 
 def create_app(db: str | Path, *, access: Access | None = None) -> Dash:
@@ -33,8 +37,9 @@ def create_app(db: str | Path, *, access: Access | None = None) -> Dash:
     access = access or Access()
     book = RunBook(db, read_only=access.read_only)
     app = Dash(
-        __name__, title="tracekit", update_title="", assets_folder=str(Path(__file__).parent / "assets"), use_pages=False,
-        suppress_callback_exceptions=True, serve_locally=True, enable_mcp=False, add_log_handler=False, compress=True,
+        __name__, title="tracekit", update_title="", assets_folder=str(Path(__file__).parent / "assets"), assets_ignore=OWN,
+        index_string=index_page(_PLAIN), use_pages=False, suppress_callback_exceptions=True, serve_locally=True, enable_mcp=False,
+        add_log_handler=False, compress=True,
         meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"}],
     )  # fmt: skip
     app.layout = frame(Path(db), _banner(access), signed_in=access.token is not None)

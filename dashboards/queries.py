@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from dashboards.columns import Frame
 from dashboards.job_runs import JobRuns, is_job
 from dashboards.kept import Followed, Kept, arrivals_ns, follow, read_run
-from dashboards.remembered import Remembered, array_bytes
+from dashboards.remembered import Coming, Remembered, array_bytes
 from dashboards.run_words import Listed, listed_run, listed_spool, live_message, recorded_message
 from tracekit.diagnosis import Attribution, RunData, attribute, load_run_data
 from tracekit.errors import LockedError, TracekitError, UsageError
@@ -89,6 +89,7 @@ class RunBook:
         self._jobs = JobRuns(self.store.folder)
         self._memory: Remembered[object] = Remembered(REMEMBERED)
         self._arrays: Remembered[object] = Remembered(KEPT_BYTES, array_bytes)
+        self.coming = Coming()
         self._data: Remembered[RunData] = Remembered(DATA_KEPT)
         self._attributed: Remembered[Attribution] = Remembered(DATA_KEPT)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, Generic, TypeVar, cast
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-__all__ = ["Remembered", "array_bytes"]
+__all__ = ["Coming", "Remembered", "array_bytes"]
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -64,3 +65,36 @@ class Remembered(Generic[V]):
     def _found(self, key: str) -> object:
         self._values.move_to_end(key)
         return self._values[key]
+
+
+class Coming:
+    """Things that take long to make, by key, for those who would rather ask again than wait. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._coming: dict[str, Future[object]] = {}
+
+    def soon(self, key: str, make: Callable[[], T], within_s: float) -> T | None:
+        """What ``make`` gives, if it is there ``within_s`` from now; ``None`` while a thread, the one for all, still makes it.
+        What ``make`` raises is raised; nothing is kept."""
+        with self._lock:
+            coming = self._coming.get(key)
+            if coming is None:
+                coming = self._coming[key] = Future()
+                threading.Thread(target=_fulfil, args=(coming, make), daemon=True).start()
+        try:
+            return cast(T, coming.result(within_s))
+        except TimeoutError:  # of waiting for it, or its own
+            return cast(T, coming.result()) if coming.done() else None
+        finally:
+            if coming.done():
+                with self._lock:
+                    if self._coming.get(key) is coming:
+                        del self._coming[key]
+
+
+def _fulfil(coming: Future[object], make: Callable[[], object]) -> None:
+    try:
+        coming.set_result(make())
+    except Exception as error:
+        coming.set_exception(error)

@@ -16,16 +16,23 @@ _FILLS = ((PURPLE, ""), (ORANGE, "/"), (BLUE, ""), (SKY, "x"), (GREEN, ""), (VER
 
 
 def excess_figure(cards: Sequence[Card], unexplained_s: float, theme: Theme) -> dict[str, Any]:
-    """Seconds of request time in excess, stacked along one line; what a consequence explains is its own."""
+    """Seconds of request time in excess, stacked along one line; what a consequence explains is its own. Of many causes the last
+    are one piece."""
     traces = []
     for (colour, hatch), card in zip(_FILLS, cards, strict=False):
         traces.append(_bar(card.id, card.excess_s, theme.fill(colour), hatch, theme))
+    if rest := cards[len(_FILLS) :]:
+        traces.append(_bar(_others(len(rest)), sum(card.excess_s for card in rest), theme.fill(GREEN), "+", theme))
     traces.append(_bar("not explained", unexplained_s, theme.fill(GREY), ".", theme))
     layout = plain_layout(theme, 130, "seconds of request time in excess", "")
     layout["yaxis"] = {"showticklabels": False, "fixedrange": True, "showgrid": False}
     layout |= {"barmode": "stack", "bargap": 0.2}
     layout["margin"] |= {"l": 16, "t": 30}
     return {"data": traces, "layout": layout}
+
+
+def _others(n: int) -> str:
+    return "1 other" if n == 1 else f"{n} others"
 
 
 def _bar(name: str, value: float, colour: str, hatch: str, theme: Theme) -> dict[str, Any]:

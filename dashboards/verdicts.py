@@ -16,7 +16,7 @@ from tracekit.diagnosis.wording import figure_text
 from tracekit.errors import UsageError
 from tracekit.manifest import kept_verdict
 
-__all__ = ["Card", "Proven", "Verdict", "cards_of", "figure_name", "read_verdict"]
+__all__ = ["Card", "Proven", "Verdict", "cards_of", "coming_verdict", "figure_name", "read_verdict"]
 
 _ABBREVIATED = ("ttft", "tpot", "itl", "e2e")
 _COUNTED = ("of one request",)
@@ -93,6 +93,12 @@ def read_verdict(book: RunBook, ref: str) -> Verdict:
         return build_verdict(data, diagnose(data), budget=None)
 
     return Verdict(run, book.remember(f"verdict {row['spool']}", make), False)
+
+
+def coming_verdict(book: RunBook, ref: str, within_s: float) -> Verdict | None:
+    """The same for a page that shall stand before it is there: ``None`` where it is still being made ``within_s`` from now, as
+    that of a large run whose replay ended without one. Ask again."""
+    return book.coming.soon(f"verdict of {ref}", lambda: read_verdict(book, ref), within_s)
 
 
 def cards_of(document: dict[str, Any]) -> tuple[Card, ...]:

@@ -181,7 +181,7 @@
       return api.no_update;
     },
     // The two runs that are compared; the first is the run of all other pages too.
-    pair: function (run, other, metric, search, options) {
+    pair: function (run, other, metric, cls, tenant, search, options) {
       const query = new URLSearchParams(search || "");
       const put = function (key, value) { if (value) { query.set(key, value); } else { query.delete(key); } };
       for (const each of api.callback_context.triggered) {
@@ -191,6 +191,8 @@
           if (query.get("run") || run !== known[0]) { put("run", run); }
         }
         if (each.prop_id === "cp-other.value") { put("cmp", other); }
+        if (each.prop_id === "cp-class.value") { put("cls", cls); }
+        if (each.prop_id === "cp-tenant.value") { put("tenant", tenant); }
         if (each.prop_id === "cp-metric.value" && metric) { put("m", metric === "ttft" ? null : metric); }
       }
       const text = query.toString();

@@ -9,17 +9,21 @@ from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_u
 
 from dashboards.address import METRICS, Address, parse_address
 from dashboards.beside import Beside, beside
+from dashboards.beside_figures import tails_figure, tails_rows
 from dashboards.markup import aria, control, data_table, figure_with_table
+from dashboards.pages.compare_more import compare_causes, compare_queues
 from dashboards.palette import THEMES, Theme
 from dashboards.plain_figures import pair_figure
 from dashboards.queries import RunBook
+from dashboards.verdicts import coming_verdict
 from dashboards.words import MISSING, count, seconds
 from tracekit.errors import LockedError, TracekitError
 
 __all__ = ["layout", "register", "render"]
 
 WAITING_MS = 1500
-"""How often a page that waits for a run asks whether it is there."""
+"""How often a page that waits for a run, or for a verdict, asks whether it is there."""
+SOON_S = 0.4
 NAMES = {"ttft": "TTFT", "tpot": "TPOT", "gap": "longest gap", "e2e": "E2E"}
 SIGNS = {"better": "▲ better", "worse": "▼ worse"}
 
@@ -39,6 +43,8 @@ def layout() -> Any:
                         style={"minWidth": "320px"},
                     ),
                     control("Latency", "cp-metric", dcc.Dropdown(metrics, id="cp-metric", clearable=False, searchable=False)),
+                    control("Class", "cp-class", dcc.Dropdown(id="cp-class", placeholder="all")),
+                    control("Tenant", "cp-tenant", dcc.Dropdown(id="cp-tenant", placeholder="all")),
                 ],
                 className="controls",
                 role="group",
@@ -62,6 +68,8 @@ def register(app: Dash, book: RunBook) -> None:
         Input("cp-run", "value"),
         Input("cp-other", "value"),
         Input("cp-metric", "value"),
+        Input("cp-class", "value"),
+        Input("cp-tenant", "value"),
         State("url", "search"),
         State("cp-run", "options"),
         prevent_initial_call=True,
@@ -76,6 +84,10 @@ def register(app: Dash, book: RunBook) -> None:
         ("cp-run", "value"),
         ("cp-other", "value"),
         ("cp-metric", "value"),
+        ("cp-class", "options"),
+        ("cp-class", "value"),
+        ("cp-tenant", "options"),
+        ("cp-tenant", "value"),
         ("cp-said", "children"),
         ("cp-error", "children"),
         ("cp-body", "children"),
@@ -99,18 +111,30 @@ def render(book: RunBook, search: str | None, theme: str) -> tuple[Any, ...]:
                 if others
                 else "There is no second run yet: replay the same trace with a change."
             )
-            return runs, runs, base or no_update, None, address.metric, hint, "", None, True
+            return runs, runs, base or no_update, None, *_choices(address), hint, "", None, True
         other = book.recorded(address.compare)
         if other is None:
             raise LockedError("The other run is under way. This page compares the two as soon as it has been committed.")
-        found = beside(book, address.run, address.compare, address.metric)
+        found = beside(book, address.run, address.compare, address.metric, address.cls, address.tenant)
     except LockedError as error:  # what is waited for keeps its place in the address
-        return no_update, no_update, no_update, no_update, address.metric, str(error), "", None, False
+        return no_update, no_update, no_update, no_update, *_choices(address), str(error), "", None, False
     except TracekitError as error:
-        return [], [], no_update, address.compare, address.metric, "", str(error), None, True
+        return [], [], no_update, address.compare, *_choices(address), "", str(error), None, True
     shown = other and str(other["run"])
-    body = list(_body(found, address, THEMES[theme]))
-    return runs, runs, base, shown, address.metric, found.document["verdict"], "", body, True
+    findings = [coming_verdict(book, ref, SOON_S) for ref in (address.run, address.compare)]
+    body = [*_body(found, address, THEMES[theme]), *compare_causes(findings, address)]
+    body += compare_queues(book, address, THEMES[theme])
+    choices = _choices(address, found)
+    said = found.document["verdict"] + (" (of the selected requests)" if address.cls or address.tenant else "")
+    return runs, runs, base, shown, *choices, said, "", body, None not in findings
+
+
+def _choices(address: Address, found: Beside | None = None) -> tuple[Any, ...]:
+    """Latency, then which classes and tenants there are and which is chosen."""
+    classes, tenants = (list(found.classes), list(found.tenants)) if found else ([], [])
+    one, other = (list(dict.fromkeys([*each, *filter(None, [own])])) for each, own in
+                  ((classes, address.cls), (tenants, address.tenant)))  # fmt: skip
+    return address.metric, one, address.cls, other, address.tenant
 
 
 def _body(found: Beside, address: Address, theme: Theme) -> Iterator[Any]:
@@ -138,6 +162,12 @@ def _body(found: Beside, address: Address, theme: Theme) -> Iterator[Any]:
     worst = (found.before - found.after).argsort(kind="stable")[:50]
     table = [[str(found.requests[i]), seconds(found.before[i]), seconds(found.after[i])] for i in worst]
     yield figure_with_table("cp-pairs", figure, said, columns, table)
+    if len(found.before):
+        name = NAMES[address.metric]
+        told = f"{name} of the same {both} requests in both runs, the slowest on the right."
+        points = ("Percentile", "This run", "The other", "Requests beyond it here")
+        curves = tails_figure(found.before, found.after, name, theme)
+        yield figure_with_table("cp-tails", curves, told, points, tails_rows(found.before, found.after))
     for title, key in (("Slowed down most", "losers"), ("Sped up most", "winners")):
         yield html.H2(title)
         yield _moved(document["contest"][key], address)

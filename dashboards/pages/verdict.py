@@ -19,14 +19,20 @@ from dashboards.palette import THEMES, Theme
 from dashboards.queries import RunBook
 from dashboards.so_far import SoFarKeeper
 from dashboards.verdict_figure import describe_excess, excess_figure
-from dashboards.verdicts import Card, Verdict, cards_of, figure_name, read_verdict
+from dashboards.verdicts import Card, Verdict, cards_of, coming_verdict, figure_name
 from dashboards.words import percent, seconds
 from tracekit.errors import TracekitError
 
-__all__ = ["expected_part", "layout", "register", "render"]
+__all__ = ["COMING", "expected_part", "layout", "register", "render"]
 
 LOUDEST = {"ttft": "ttft p99", "tpot": "tpot p50", "gap": "longest gap", "e2e": "e2e p99"}
 """The figure that says most of a measure that is in excess."""
+COMING = (
+    "This run has no verdict yet: its replay was told not to make one. It is being made now, which takes seconds, and appears"
+    " here by itself. Timeline, Tail and Requests can be read meanwhile."
+)
+SOON_S = 0.4
+"""How long the page waits for a verdict before it says that it is being made."""
 LOUD = 0.2
 """A share that nothing explains: beyond, the page says so before it recommends anything."""
 
@@ -49,12 +55,12 @@ def register(app: Dash, book: RunBook) -> None:
 
     def show(search: str | None, theme: str | None, _: int | None, drawn: Any, paused: bool | None) -> tuple[Any, Any, Any]:
         ticked = ctx.triggered_id == "vd-tick"
-        if ticked and (paused or drawn == "ended"):  # what is recorded does not change under a page
+        if ticked and ((paused and drawn == "live") or drawn == "ended"):  # what is recorded does not change under a page
             raise PreventUpdate
         live = render_live(keeper, search)
         if live is not None:
             return *live, "live"
-        said, body = render(book, search, theme if theme in THEMES else "light")
+        said, body = render(book, search, theme if theme in THEMES else "light", SOON_S)
         return said, body, "waiting" if body is None else "ended"  # what could not be read is asked for again
 
     app.callback(
@@ -70,13 +76,15 @@ def register(app: Dash, book: RunBook) -> None:
     register_acts(app, book)
 
 
-def render(book: RunBook, search: str | None, theme: str) -> tuple[Any, Any]:
-    """The verdict in one sentence, and all below it."""
+def render(book: RunBook, search: str | None, theme: str, within_s: float = 60.0) -> tuple[Any, Any]:
+    """The verdict in one sentence, and all below it; where it takes longer than ``within_s`` to make, that it is being made."""
     address = parse_address(search)
     try:
-        found = read_verdict(book, address.run)
+        found = coming_verdict(book, address.run, within_s)
     except TracekitError as error:
         return str(error), None
+    if found is None:
+        return COMING, None
     return found.document["verdict"], list(_body(found, address, THEMES[theme]))
 
 

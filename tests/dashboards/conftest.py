@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.dashboards.cases import Cases, record_cases
+from dashboards.queries import RunBook
+from tests.dashboards.cases import Cases, record_cases, record_tight
+from tests.dashboards.shared import made_once
 from tests.dashboards.watched import Watched
 from tracekit.store import Store
 
@@ -21,7 +23,13 @@ def store(tmp_path: Path) -> Store:
 @pytest.fixture(scope="session")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
     """Every case, replayed once for all tests."""
-    return record_cases(tmp_path_factory.mktemp("cases"))
+    return Cases(made_once(tmp_path_factory, "cases", record_cases))
+
+
+@pytest.fixture(scope="session")
+def tight(tmp_path_factory: pytest.TempPathFactory) -> RunBook:
+    """The runs of ``record_tight``, to be read only."""
+    return RunBook(made_once(tmp_path_factory, "tight", record_tight) / "tight.duckdb")
 
 
 @pytest.fixture

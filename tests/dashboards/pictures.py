@@ -15,10 +15,10 @@ from playwright.sync_api import sync_playwright
 from benchmarks.page_studies import made_study, many_rows
 from benchmarks.pages import ARGUMENTS, ROOT, chromium
 from tests.dashboards.browser import serving
-from tests.dashboards.cases import Cases
 from tests.dashboards.tour import run_demo, walk
 from tracekit.cli.main import main as run
 from tracekit.generators.recipe import build_case
+from tracekit.replay import replay
 from tracekit.store import Store
 from tuner import capacity
 
@@ -47,13 +47,14 @@ SIZE = {"width": 1180, "height": 820}
 
 
 def record(folder: Path) -> Path:
-    cases = Cases(folder / "cases.duckdb")
+    db = folder / "cases.duckdb"
     for case, sets in (("D01", ()), ("D01", ("long_prefill_token_threshold=4096",)), ("D04", ()), ("D10", ())):
         built = build_case(ROOT / "tests" / "data" / "cases" / f"{case}.yaml", folder / f"{case}{len(sets)}")
-        cases.record(case, built.trace, policy=str(built.policy), profile=str(built.profile), sets=sets)
-    made_study(Store(cases.db), many_rows(120), trials=120)
-    ask(folder, cases.db)
-    return cases.db
+        policy, profile = str(built.policy), str(built.profile)
+        replay(str(built.trace), engine="sim", db=str(db), name=case, policy=policy, profile=profile, sets=sets, diagnose=False)
+    made_study(Store(db), many_rows(120), trials=120)
+    ask(folder, db)
+    return db
 
 
 def ask(folder: Path, db: Path) -> None:

@@ -22,6 +22,7 @@ from dashboards.download_links import finding_links, menu_of, run_links, study_l
 from dashboards.downloads import RUN_KINDS, STUDY_KINDS
 from dashboards.pages import verdict
 from dashboards.queries import RunBook
+from dashboards.verdicts import cards_of, read_verdict
 from tests.dashboards.browser import serving
 from tests.dashboards.watched import Watched
 from tracekit.exports.export import export
@@ -192,7 +193,7 @@ def test_a_page_that_cannot_be_made_says_why(client: Any, monkeypatch: pytest.Mo
 def test_the_menu_downloads_and_says_what_it_cannot(db: Path, watch: Callable[..., Watched], tmp_path: Path) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
-    findings = [card.id for card in verdict.cards_of(verdict.read_verdict(RunBook(db), "1").document)]
+    findings = [card.id for card in cards_of(read_verdict(RunBook(db), "1").document)]
     assert findings and finding_links(1, findings[0])
     with serving(db) as url:
         shown = watch(url, accept_downloads=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,19 +26,14 @@ from dashboards.words import seconds
 from replay_engine.profile import Latency
 from tests.dashboards.runs import iteration_rows
 from tracekit.diagnosis.iteration_cost import CostForm
-from tracekit.replay import replay
 from tracekit.store import code_names, sql
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "demo_trace.jsonl.gz"
 REASONS = code_names("iterations", "head_refused_by")
-TIGHT = ("num_gpu_blocks=1300", "max_num_batched_tokens=1024", "max_num_seqs=16", "max_model_len=20000", "watermark=0.02")
 
 
 @pytest.fixture(scope="module")
-def book(tmp_path_factory: pytest.TempPathFactory) -> RunBook:
-    db = tmp_path_factory.mktemp("overlay") / "t.duckdb"
-    replay(str(EXAMPLE), limit=250, db=str(db), engine="sim", sets=TIGHT, slo="ttft=500ms,tpot=50ms")
-    return RunBook(db)
+def book(tight: RunBook) -> RunBook:
+    return tight
 
 
 def values(packed: dict[str, str]) -> np.ndarray:
@@ -81,11 +75,11 @@ def test_the_oldest_wait_of_a_run(book: RunBook) -> None:
 
 
 def test_a_simulated_run_takes_what_its_profile_expects(book: RunBook) -> None:
-    view = book.view("1")
+    view = book.view("4")
     frame = view.frames[0]
     assert view.expected
     assert np.abs(frame["expected_ns"] - frame["duration_ns"]).max() <= 1
-    page = render(book, "?run=1", "light", {})
+    page = render(book, "?run=4", "light", {})
     assert "Every iteration took what the profile expects." in page.summary
     assert np.allclose(trace(page.figure, "expected"), trace(page.figure, "mean"), rtol=1e-5)
     config = 1300 - int(0.02 * 1300) - 1  # one block is never handed out

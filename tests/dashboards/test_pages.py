@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -16,6 +17,8 @@ from dash.development.base_component import Component
 from dashboards.address import Address, parse_address
 from dashboards.app import create_app
 from dashboards.beside import beside as run_beside
+from dashboards.beside import findings_beside, level_of
+from dashboards.beside_figures import tails_figure, tails_rows
 from dashboards.blame import WAITS, beside, carriers, stretches, waits_of
 from dashboards.frame import render_frame
 from dashboards.heading import heading_of, selection_chips
@@ -37,23 +40,14 @@ from dashboards.words import count, percent, rate, seconds
 from tests.dashboards.runs import recorded
 from tracekit.diagnosis.diagnose import diagnose
 from tracekit.diagnosis.verdict import build_verdict
+from tracekit.errors import UsageError
 from tracekit.manifest import VERDICT, folder_of, kept_verdict
-from tracekit.replay import replay
 from tracekit.store import Store, sql
-
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "demo_trace.jsonl.gz"
-TIGHT = ("num_gpu_blocks=1300", "max_num_batched_tokens=1024", "max_num_seqs=16", "max_model_len=20000")
 
 
 @pytest.fixture(scope="module")
-def book(tmp_path_factory: pytest.TempPathFactory) -> RunBook:
-    """Run 1: tight; run 2: the same requests with twice the seats; run 3: no SLO, outcomes only, another number of requests."""
-    db = tmp_path_factory.mktemp("pages") / "t.duckdb"
-    common = {"limit": 250, "db": str(db), "engine": "sim"}
-    replay(str(EXAMPLE), slo="ttft=500ms,tpot=50ms", sets=TIGHT, name="tight", **common)  # type: ignore[arg-type]
-    replay(str(EXAMPLE), slo="ttft=500ms,tpot=50ms", sets=(*TIGHT[:2], "max_num_seqs=32", TIGHT[3]), **common)  # type: ignore[arg-type]
-    replay(str(EXAMPLE), events="outcomes", **{**common, "limit": 40})  # type: ignore[arg-type]
-    return RunBook(db)
+def book(tight: RunBook) -> RunBook:
+    return tight
 
 
 def rows(book: RunBook, query: str) -> list[tuple[object, ...]]:
@@ -87,16 +81,16 @@ def test_words() -> None:
 
 def test_the_list_of_runs(book: RunBook) -> None:
     table = read_runs(book)
-    assert [row.ref for row in table.rows] == ["3", "2", "1"]
-    first = table.rows[2]
+    assert [row.ref for row in table.rows] == ["4", "3", "2", "1"]
+    first = table.rows[3]
     ttft = np.array([each[0] for each in rows(book, "SELECT ttft_ns FROM outcomes WHERE run = 1")], float) / 1e9
     assert (first.name, first.requests, first.state) == ("tight", 250, "finished")
     assert first.ttft_p50_s == pytest.approx(np.percentile(ttft, 50))
     assert first.ttft_p99_s == pytest.approx(np.percentile(ttft, 99))
     assert first.attainment == pytest.approx(rows(book, "SELECT avg(slo_met::INT) FROM outcomes WHERE run = 1")[0][0])
-    assert (table.rows[0].attainment, table.rows[0].gap_max_s is None) == (None, False)
+    assert (table.rows[1].attainment, table.rows[1].gap_max_s is None) == (None, False)
     said, drawn = runs.render(table)
-    assert said == "3 runs."
+    assert said == "4 runs."
     assert "tight" in str(drawn)
 
 
@@ -189,6 +183,52 @@ def test_two_runs_beside_each_other(book: RunBook) -> None:
     assert np.allclose(np.array(pairs, float)[:, 2], found.after[order])
 
 
+def test_two_runs_beside_each_other_by_class_and_tenant(book: RunBook) -> None:
+    found = run_beside(book, "1", "2", "e2e", "batch", "reports")
+    query = (
+        "SELECT a.request, a.e2e_ns / 1e9, b.e2e_ns / 1e9 FROM outcomes a JOIN outcomes b USING (request)"
+        " WHERE a.run = 1 AND b.run = 2 AND a.class = 'batch' AND a.tenant = 'reports' ORDER BY request"
+    )
+    pairs = np.array(rows(book, query), float)
+    assert 0 < len(pairs) < 250
+    order = np.argsort(found.requests)
+    assert np.allclose(pairs, np.column_stack([found.requests, found.before, found.after])[order])
+    assert found.document["requests"] == len(pairs)
+    moved = [each["request"] for key in ("losers", "winners") for each in found.document["contest"][key]]
+    assert moved and set(moved) <= set(pairs[:, 0])
+    assert (found.classes, "reports" in found.tenants) == (("batch", "interactive"), True)
+    assert [each.n for each in found.figures] != [each.n for each in run_beside(book, "1", "2", "e2e").figures]
+    with pytest.raises(UsageError, match="no request of these runs is of class nobody"):
+        run_beside(book, "1", "2", "e2e", "nobody")
+    with pytest.raises(UsageError, match="of class batch and tenant nobody"):
+        run_beside(book, "1", "2", "e2e", "batch", "nobody")
+    tails = tails_rows(found.before, found.after)
+    assert [row[0] for row in tails] == ["P50", "P90", "P95", "P99", "P99.9"]
+    assert tails[0][1:] == [seconds(np.median(found.before)), seconds(np.median(found.after)),
+                            count((found.before > np.median(found.before)).sum())]  # fmt: skip
+    curves = tails_figure(found.before, found.after, "E2E", LIGHT)["data"]
+    assert [(each["line"]["dash"], f"n = {len(pairs)}" in each["name"]) for each in curves] == [("solid", True), ("dash", True)]
+
+
+def test_causes_and_queues_beside_each_other(book: RunBook) -> None:
+    cards = [cards_of(read_verdict(book, run).document) for run in ("1", "2")]
+    found = findings_beside(*cards)
+    assert {each.id for each in found} == {card.id for side in cards for card in side}
+    words = {each.id: each.word for each in found}
+    for each in found:
+        assert (each.before_s is None, each.after_s is None) == (each.word == "new", each.word == "solved")
+    assert findings_beside(cards[0], ())[0].word == "solved"
+    assert {each.word for each in findings_beside(cards[0], cards[0])} == {"unchanged"}
+    assert words
+    edges = np.linspace(0, 60e9, 61)
+    for what in ("waiting", "running"):
+        level = level_of(book.view("1"), what, edges)
+        part = f"greatest(0, least(start_ns + duration_ns, 6e10) - greatest(start_ns, 0)) * {what}"
+        assert level.sum() == pytest.approx(rows(book, f"SELECT sum({part}) / 1e9 FROM iterations WHERE run = 1")[0][0])
+    first = compare.render(book, "?run=1&cmp=2", "light")
+    assert all(name in text_of(first[11]) for name in words)
+
+
 def test_the_heading(book: RunBook) -> None:
     heading = heading_of(book, Address(run="1"))
     assert heading.title == "run 1 · tight"
@@ -269,13 +309,20 @@ def test_the_verdict_is_the_diagnosis_in_words(book: RunBook) -> None:
     assert sum(bar["x"][0] for bar in figure["data"]) == pytest.approx(found.document["excess_s"], rel=1e-4)
 
 
-def test_the_verdict_that_a_replay_ended_with_is_not_found_again_and_another_is_not_taken_for_it(book: RunBook) -> None:
+def test_the_verdict_that_a_replay_ended_with_is_not_found_again_and_another_is_not_taken_for_it(
+    tight: RunBook, tmp_path: Path
+) -> None:
+    shutil.copytree(tight.store.path.parent, tmp_path / "own")
+    book = RunBook(tmp_path / "own" / tight.store.path.name)
     (begun,) = rows(book, "SELECT started_at FROM runs WHERE run = 1")[0]
     assert isinstance(begun, datetime)
     kept = kept_verdict(book.store, 1, begun)
     assert kept == build_verdict(book.data("1"), diagnose(book.data("1")), budget=None)
     fresh = RunBook(book.store.path)
     assert read_verdict(fresh, "1").document == kept
+    first, whole = (verdict.render(fresh, "?run=2", "light", within)[0] for within in (0.0, 60.0))
+    assert first in (verdict.COMING, whole)
+    assert whole == read_verdict(book, "2").document["verdict"]
     file = folder_of(book.store, 1) / VERDICT
     text = file.read_text(encoding="utf-8")
     assert kept_verdict(book.store, 1, begun + timedelta(seconds=1)) is None  # a run that had this number before
@@ -283,7 +330,7 @@ def test_the_verdict_that_a_replay_ended_with_is_not_found_again_and_another_is_
     for other in (text.replace('"excess_s"', '"excess"', 1), text[:-40], ""):
         file.write_text(other, encoding="utf-8")
         assert kept_verdict(book.store, 1, begun) is None
-        assert read_verdict(RunBook(book.store.path), "1").document == kept
+    assert read_verdict(RunBook(book.store.path), "1").document == kept
     file.write_text(text, encoding="utf-8")
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboards.remembered import Remembered
+from dashboards.remembered import Coming, Remembered
 
 
 def test_another_key_is_not_waited_for() -> None:
@@ -60,3 +60,27 @@ def test_the_weight_stays_within_bounds_and_the_latest_stays(asked: list[tuple[s
         assert memory.get(key, lambda: -1) == found
         assert sum(memory._values.values()) <= most or len(memory._values) == 1
         assert next(reversed(memory._values)) == key
+
+
+def test_what_takes_long_is_made_once_and_asked_for_again() -> None:
+    coming, go_on, made = Coming(), threading.Event(), list[int]()
+
+    def slow() -> str:
+        made.append(1)
+        assert go_on.wait(60)
+        return "verdict"
+
+    assert [coming.soon("verdict", slow, 0.0) for _ in range(3)] == [None] * 3
+    assert coming.soon("heading", lambda: "heading", 60.0) == "heading"
+    go_on.set()
+    assert coming.soon("verdict", slow, 60.0) == "verdict"
+    assert len(made) == 1
+
+    def fails() -> str:
+        made.append(2)
+        raise TimeoutError("of its own")
+
+    for _ in range(2):
+        with pytest.raises(TimeoutError, match="of its own"):
+            coming.soon("fails", fails, 60.0)
+    assert made == [1, 2, 2]

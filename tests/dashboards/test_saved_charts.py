@@ -20,19 +20,13 @@ from dashboards.queries import RunBook
 from dashboards.tail import percentiles
 from dashboards.verdict_figure import excess_figure
 from dashboards.verdicts import Card, cards_of, read_verdict
-from tests.dashboards.browser import ROOT, serving
+from tests.dashboards.browser import serving
 from tests.dashboards.watched import Watched
-from tracekit.replay import replay
-
-EXAMPLE = ROOT / "examples" / "demo_trace.jsonl.gz"
-TIGHT = ("num_gpu_blocks=1300", "max_num_batched_tokens=1024", "max_num_seqs=16", "max_model_len=20000")
 
 
 @pytest.fixture(scope="module")
-def book(tmp_path_factory: pytest.TempPathFactory) -> RunBook:
-    db = tmp_path_factory.mktemp("saved") / "t.duckdb"
-    replay(str(EXAMPLE), limit=150, db=str(db), engine="sim", slo="ttft=500ms,tpot=50ms", sets=TIGHT)
-    return RunBook(db)
+def book(tight: RunBook) -> RunBook:
+    return tight
 
 
 @pytest.fixture(scope="module")
@@ -117,3 +111,9 @@ def test_neighbours_in_the_bar_of_causes_differ_by_more_than_colour(book: RunBoo
     assert all(a != b for a, b in zip(hatches, hatches[1:], strict=False))
     looks = [(bar["marker"]["color"], hatch) for bar, hatch in zip(bars, hatches, strict=True)]
     assert len(set(looks)) == len(looks) == 9
+    for n, name in ((9, "1 other"), (13, "5 others")):
+        named = [card._replace(id=f"CAUSE_{at}", excess_s=1.0 + at) for at in range(n)]
+        data = excess_figure(named, 2.0, LIGHT)["data"]
+        assert [bar["name"] for bar in data[-2:]] == [name, "not explained"]
+        assert sum(bar["x"][0] for bar in data) == pytest.approx(2.0 + sum(each.excess_s for each in named))
+        assert data[-2]["marker"]["pattern"]["shape"] not in (data[-3]["marker"]["pattern"]["shape"], ".")

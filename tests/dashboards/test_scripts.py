@@ -14,9 +14,10 @@ import dashboards
 from dashboards.access import Access
 from dashboards.app import create_app
 from dashboards.plotly_script import plotly_source
-from dashboards.scripts import PLOTLY
+from dashboards.scripts import GRID, PLOTLY
 
 BUILD = Path(dashboards.__file__).parent / "plotly_build"
+STUB = (BUILD.parent / "assets" / "grid.js").read_bytes()
 PACKED = {"Accept-Encoding": "gzip"}
 
 
@@ -55,7 +56,8 @@ def test_fixed_files_are_packed_once_and_unpack_to_what_everybody_gets(client: F
             assert len(first.data) < 500, path
             continue
         assert first.data == second.data, path
-        assert gzip.decompress(first.data) == (plotly_source().encode() if path == PLOTLY else plain.data), path
+        replaced = {True: plotly_source().encode(), False: STUB} if path == PLOTLY or GRID.fullmatch(path) else {}
+        assert gzip.decompress(first.data) == replaced.get(path == PLOTLY, plain.data), path
         for name in ("Content-Type", "Cache-Control"):
             assert first.headers.get(name) == plain.headers.get(name), (path, name)
         again = client.get(path, headers={**PACKED, "If-None-Match": first.headers["ETag"]})
@@ -76,3 +78,23 @@ def test_files_kept_for_some_are_refused_to_others(tmp_path: Path) -> None:
     assert client.get(PLOTLY, headers=let_in).status_code == 200
     assert client.get(PLOTLY, headers=PACKED).status_code == client.get(PLOTLY).status_code == 401
     assert client.get(PLOTLY, headers={**let_in, "Host": "elsewhere.example"}).status_code == 403
+
+
+def test_what_every_page_asks_for_is_asked_for_before_the_large_scripts(client: FlaskClient) -> None:
+    page = client.get("/verdict").text
+    first = re.search(r'<script src="(/assets/early[^"]*)" data-ask="([^"]*)" data-scripts="([^"]*)" data-plain="([^"]*)">', page)
+    assert first is not None
+    assert first.start() == page.index("<script")
+    for path in [first[1], *first[2].split(), *first[3].split(), *first[4].split()]:
+        assert client.get(path, headers=PACKED).status_code == 200, path
+    assert page.count("early.js") == 1
+    assert "grid.js" not in page
+
+
+def test_the_grid_is_read_whole_only_when_one_is_drawn(client: FlaskClient) -> None:
+    (path,) = [each for each in scripts_of(client) if GRID.fullmatch(each)]
+    assert gzip.decompress(client.get(path, headers=PACKED).data) == STUB
+    whole = client.get(f"{path}?whole", headers=PACKED)
+    assert whole.headers["Content-Encoding"] == "gzip"
+    assert gzip.decompress(whole.data) == client.get(path).data
+    assert len(whole.data) > 100 * len(STUB)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from pathlib import Path
 
 import numpy as np
 import plotly.graph_objects as go
@@ -20,20 +19,13 @@ from dashboards.queries import RunBook
 from dashboards.selection import selected
 from dashboards.stalls import describe_stalls, stalls_of
 from dashboards.tail import contrasts, percentiles
-from tracekit.replay import replay
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "demo_trace.jsonl.gz"
-TIGHT = ("num_gpu_blocks=1300", "max_num_batched_tokens=1024", "max_num_seqs=16", "max_model_len=20000")
 SLOW = Address(run="1", latency_s=(1.0, 1e8))
 
 
 @pytest.fixture(scope="module")
-def book(tmp_path_factory: pytest.TempPathFactory) -> RunBook:
-    """Run 1: tight; run 2: outcomes only."""
-    db = str(tmp_path_factory.mktemp("tail") / "t.duckdb")
-    replay(str(EXAMPLE), limit=250, db=db, engine="sim", sets=TIGHT, slo="ttft=500ms,tpot=50ms")
-    replay(str(EXAMPLE), limit=40, db=db, engine="sim", events="outcomes")
-    return RunBook(db)
+def book(tight: RunBook) -> RunBook:
+    return tight
 
 
 def drawn(figure: dict[str, object]) -> dict[str, list[float]]:
@@ -121,7 +113,7 @@ def test_the_longest_prompt_beside_an_arrival(book: RunBook) -> None:
 
 def test_a_run_without_iterations_says_so(book: RunBook) -> None:
     said = json.dumps(
-        render_parts(book, "?run=2", "light"),
+        render_parts(book, "?run=3", "light"),
         default=lambda each: each.to_plotly_json() if isinstance(each, Component) else repr(each),
     )
     assert "kept no iterations" in said

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from tracekit.store import Store, load_run, resolve_run
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-__all__ = ["NotComparableError", "Pair", "Side", "load_pair"]
+__all__ = ["NotComparableError", "Pair", "Side", "load_pair", "narrowed"]
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -83,6 +83,16 @@ def load_pair(store: Store, one: str, other: str) -> Pair:
         if not len(table["request"]):
             raise NotComparableError(f"run {row['run']} keeps no requests (--events {row['events']})")
     return _paired(rows, tables)
+
+
+def narrowed(pair: Pair, keep: Bools) -> Pair:
+    """The same of some of its requests only."""
+    at = np.flatnonzero(keep)
+    sides = [replace(side) for side in (pair.base, pair.other)]
+    for side in sides:
+        _reorder(side, at)
+    labels = {name: found[at] for name, found in pair.labels.items()}
+    return replace(pair, base=sides[0], other=sides[1], request=pair.request[at], labels=labels)
 
 
 def _check_rows(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
