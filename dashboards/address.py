@@ -12,12 +12,14 @@ from urllib.parse import parse_qsl, quote
 
 from dashboards.queries import LATEST
 
-__all__ = ["METRICS", "MOST_REQUESTS", "Address", "parse_address", "window_ns"]
+__all__ = ["METRICS", "MOST_REQUESTS", "UNITS", "Address", "parse_address", "window_ns"]
 
 _RANGE = re.compile(r"(\d+(?:\.\d+)?(?:e-?\d+)?)-(\d+(?:\.\d+)?(?:e-?\d+)?)", re.ASCII)
 _NAME = re.compile(r"[^\x00-\x1f]{1,200}")
 METRICS = ("ttft", "tpot", "gap", "e2e")
 """What a tail may be of: first token, mean time per later token, longest gap, last token."""
+UNITS = ("tokens", "sequences", "ms")
+"""What a batch may be drawn in: tokens, sequences, milliseconds of the iteration."""
 MOST_REQUESTS = 50
 """Request numbers that an address can hold."""
 MOST_FIELDS = 64
@@ -25,7 +27,7 @@ MOST_FIELDS = 64
 _BRUSH = re.compile(r"\d{1,2}:[\d.]{1,6}-[\d.]{1,6}(?:,\d{1,2}:[\d.]{1,6}-[\d.]{1,6}){0,19}", re.ASCII)
 _KEY = re.compile(r"[0-9A-Za-z_-]{1,64}", re.ASCII)
 _KEYS = ("run", "replica", "t", "last", "f", "req", "it", "cls", "tenant", "m", "lat", "cmp", "study", "trial", "br", "exp",
-         "cap", "v")  # fmt: skip
+         "cap", "y", "v")  # fmt: skip
 _LETTERS = ",:/_-.@"
 """Left as they are in an address, so that people can read it."""
 
@@ -38,6 +40,7 @@ class Address:
     ``finding``: a finding's id. ``requests``: their numbers; ``cls``, ``tenant``: of which the requests are; ``latency_s``:
     between which their ``metric`` lies. ``iterations``: first and last. ``compare``: the run beside this one. ``study``,
     ``trial``: of the tuner; ``brush``: ranges on the axes of its trials. ``experiment``, ``capacity``: which of those recorded.
+    ``unit``: what the timeline's batches are drawn in.
     """
 
     run: str = LATEST
@@ -57,6 +60,7 @@ class Address:
     brush: str | None = None
     experiment: int | None = None
     capacity: str | None = None
+    unit: str = "tokens"
     ignored: tuple[str, ...] = ()
     """What the URL said and nobody understood, to be shown."""
 
@@ -81,6 +85,7 @@ class Address:
             "br": view.brush,
             "exp": view.experiment,
             "cap": view.capacity,
+            "y": None if view.unit == UNITS[0] else view.unit,
         }
         given = [f"{key}={quote(str(value), safe=_LETTERS)}" for key, value in parts.items() if value is not None]
         return f"?{'&'.join(given)}" if given else ""
@@ -114,6 +119,7 @@ def parse_address(search: str | None) -> Address:
         "br": _matching(_BRUSH, found.get("br")),
         "exp": _number(found.get("exp")),
         "cap": _matching(_KEY, found.get("cap")),
+        "y": found.get("y") if found.get("y") in UNITS else None,
     }
     ignored += [key for key, value in read.items() if key in found and value is None]
     if read["t"] is not None and read["last"] is not None:
@@ -140,6 +146,7 @@ def _address(found: dict[str, str], read: dict[str, Any], ignored: tuple[str, ..
         brush=read["br"],
         experiment=read["exp"],
         capacity=read["cap"],
+        unit=read["y"] or UNITS[0],
         ignored=ignored,
     )
 

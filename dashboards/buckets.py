@@ -50,7 +50,8 @@ class Buckets:
     busy_ns: Floats
     mean: dict[str, Floats] = field(default_factory=dict)
     """``running``, ``waiting`` over time; ``decode``, ``prefill``, ``recomputed`` (tokens), ``kv_used``, ``kv_cached`` (blocks)
-    over busy time; ``duration_ns``, ``expected_ns`` over iterations. 0 where idle."""
+    over busy time, as ``others`` (running requests that decode nothing); ``duration_ns``, ``expected_ns``, ``prefill_ns`` and
+    ``recomputed_ns`` (parts of it) over iterations. 0 where idle."""
     low: dict[str, Ints] = field(default_factory=dict)
     """Least of an iteration in the bucket: ``duration_ns``; 0 where idle."""
     peak: dict[str, Ints] = field(default_factory=dict)
@@ -173,6 +174,11 @@ def _add_batch(result: Buckets, cut: _Cut, counts: Ints) -> None:
     busy = np.maximum(result.busy_ns, 1.0)
     for name, tokens in (("decode", decode), ("prefill", prefill - recomputed), ("recomputed", recomputed)):
         result.mean[name] = cut.over_time(tokens) / busy
+    result.mean["others"] = cut.over_time(np.maximum(frame["running"] - decode, 0)) / busy
+    added = frame["prefill_ns"]
+    again = np.where(prefill > 0, added * (recomputed / np.maximum(prefill, 1)), 0.0)
+    for name, part in (("prefill_ns", added - again), ("recomputed_ns", again)):
+        result.mean[name] = cut.reduced(np.add, part, np.float64) / np.maximum(counts, 1)
     duration = frame["duration_ns"]
     result.mean["duration_ns"] = cut.reduced(np.add, duration) / np.maximum(counts, 1)
     result.low["duration_ns"] = cut.reduced(np.minimum, duration)

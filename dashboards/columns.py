@@ -18,6 +18,7 @@ COLUMNS: dict[str, str] = {
     "start_ns": "<i8",
     "duration_ns": "<i8",
     "expected_ns": "<i8",
+    "prefill_ns": "<i8",
     "prefill_tokens": "<i4",
     "recomputed_tokens": "<i4",
     "decode_seqs": "<i4",
@@ -28,9 +29,9 @@ COLUMNS: dict[str, str] = {
     "preempted": "<i4",
     "head_refused_by": "|u1",
 }
-"""What the timeline draws: 65 bytes an iteration. Times are ns on the engine clock, lengths tokens, KV blocks; ``expected_ns`` is
-what the profile says the iteration takes, 0 where it says nothing."""
-READ = (*(name for name in COLUMNS if name != "expected_ns"), "host_ns", "decode_kv_tokens", "prefill_qk")
+"""What the timeline draws: 73 bytes an iteration. Times are ns on the engine clock, lengths tokens, KV blocks; ``expected_ns`` is
+what the profile says the iteration takes, ``prefill_ns`` what its prefill adds to it, 0 where it says nothing."""
+READ = (*(name for name in COLUMNS if name not in ("expected_ns", "prefill_ns")), "host_ns", "decode_kv_tokens", "prefill_qk")
 """Columns of ``iterations`` that these are made of."""
 
 Frame = Mapping[str, npt.NDArray[Any]]
@@ -46,6 +47,7 @@ class Columns:
         self.rows = 0
         self._cost = cost
         self._arrays = {name: np.empty(FIRST_ROWS, kind) for name, kind in COLUMNS.items()}
+        self._said = {"expected_ns": self._expected, "prefill_ns": self._prefill}
 
     @property
     def bytes(self) -> int:
@@ -59,11 +61,17 @@ class Columns:
         if end > len(self._arrays["iteration"]):
             self._grow(max(end, 2 * self.rows))
         for name, array in self._arrays.items():
-            array[self.rows : end] = rows[name] if name != "expected_ns" else self._expected(rows)
+            array[self.rows : end] = self._said[name](rows) if name in self._said else rows[name]
         self.rows = end
 
     def _expected(self, rows: Mapping[str, npt.NDArray[Any]] | npt.NDArray[np.void]) -> npt.NDArray[Any] | int:
         return 0 if self._cost is None else np.rint(self._cost.expected_ns(rows)).astype(np.int64)
+
+    def _prefill(self, rows: Mapping[str, npt.NDArray[Any]] | npt.NDArray[np.void]) -> npt.NDArray[Any] | int:
+        if self._cost is None:
+            return 0
+        added = self._cost.prefill_ns(rows["prefill_tokens"].astype(np.float64)) + self._cost.latency.c_ns * rows["prefill_qk"]
+        return np.rint(np.minimum(added, rows["duration_ns"])).astype(np.int64)
 
     def _grow(self, size: int) -> None:
         grown = {name: np.empty(size, kind) for name, kind in COLUMNS.items()}

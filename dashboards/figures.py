@@ -73,7 +73,7 @@ class _Strips:
 class Drawn:
     """What a timeline is drawn from besides its buckets. ``reasons``: names of ``head_refused_by``'s codes; ``budget`` tokens,
     ``kv_total`` blocks, ``reserved`` of which admission leaves free; ``oldest_ns``: longest wait so far in each bucket;
-    ``marked_s``: a stretch of iterations that is pointed at."""
+    ``marked_s``: a stretch of iterations that is pointed at; ``unit``: of the batches (``dashboards.address.UNITS``)."""
 
     reasons: list[str]
     window_ns: tuple[int, int]
@@ -83,12 +83,14 @@ class Drawn:
     oldest_ns: npt.NDArray[np.float64] | None = None
     overlay: Overlay = NOTHING
     marked_s: tuple[float, float] | None = None
+    unit: str = "tokens"
 
 
 def timeline_figure(buckets: Buckets, drawn: Drawn, theme: Theme, *, narrow: bool = False) -> dict[str, Any]:
     """Five strips of a window. ``narrow``: for a phone."""
     strips, second = _Strips(buckets, theme), list[int]()
-    _batch(strips, drawn.budget)
+    budget = drawn.budget if drawn.unit == "tokens" else None
+    {"sequences": _sequences, "ms": _shares}.get(drawn.unit, lambda each: _batch(each, budget))(strips)
     _counts(strips)
     _kv(strips, drawn.kv_total, drawn.reserved)
     _queue(strips, drawn.reasons)
@@ -103,8 +105,9 @@ def timeline_figure(buckets: Buckets, drawn: Drawn, theme: Theme, *, narrow: boo
     layout = timeline_layout(theme, drawn.window_ns, drawn.overlay.brackets, second=second, legends=legends if narrow else None)
     if drawn.kv_total:
         layout["yaxis3"]["range"] = [0, 1.12 * drawn.kv_total]
-    if drawn.budget is not None and _off_scale(buckets, drawn.budget):
-        layout["annotations"][0]["text"] += f" (token budget {drawn.budget:,}, off the scale)"
+    layout["yaxis"]["title"]["text"] = drawn.unit
+    if budget is not None and _off_scale(buckets, budget):
+        layout["annotations"][0]["text"] += f" (token budget {budget:,}, off the scale)"
     if drawn.marked_s is not None:
         line = {"color": theme.waiting, "width": 1, "dash": "dot"}
         box = {"type": "rect", "yref": "paper", "y0": 0, "y1": 1, "x0": drawn.marked_s[0], "x1": drawn.marked_s[1]}
@@ -148,6 +151,23 @@ def _batch(strips: _Strips, budget: int | None) -> None:
         unused = np.where(strips.buckets.busy_ns > 0, np.maximum(budget - given, 0), 0)
         strips.stack(0, "unused budget", unused, "tokens", theme.spare)
         strips.level(0, "token budget", budget, "tokens")
+
+
+def _sequences(strips: _Strips) -> None:
+    """Whose tokens: sequences that decode, and the others that hold a seat (they prefill, or wait for their turn)."""
+    theme, mean = strips.theme, strips.buckets.mean
+    strips.peak(0, "most running", strips.buckets.peak["running"], "sequences", theme.edge)
+    strips.stack(0, "decode", mean["decode"], "sequences", theme.decode)
+    strips.stack(0, "others running", mean["others"], "sequences", theme.prefill, "x")
+
+
+def _shares(strips: _Strips) -> None:
+    """Where an iteration's time goes: what its prefill adds by the profile, and the rest of it."""
+    theme, mean = strips.theme, strips.buckets.mean
+    added = mean["prefill_ns"] + mean["recomputed_ns"]
+    strips.stack(0, "weights and decode", np.maximum(mean["duration_ns"] - added, 0) / 1e6, "ms", theme.decode)
+    strips.stack(0, "prefill", mean["prefill_ns"] / 1e6, "ms", theme.prefill)
+    strips.stack(0, "recomputed", mean["recomputed_ns"] / 1e6, "ms", theme.recomputed, "/")
 
 
 def _off_scale(buckets: Buckets, budget: int) -> bool:

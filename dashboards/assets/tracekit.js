@@ -96,6 +96,11 @@
           query.set("last", values.window);
         }
       }
+    } else if (what === "unit.value") {
+      if (!values.unit || values.unit === (drawn.unit || "tokens")) {
+        return false;
+      }
+      if (values.unit === "tokens") { query.delete("y"); } else { query.set("y", values.unit); }
     } else if (what === "begin.value" || what === "end.value") {
       const begin = Number(values.begin || NaN);
       const end = Number(values.end || NaN);
@@ -211,9 +216,9 @@
     help: function () {
       return true;
     },
-    navigate: function (run, replica, span, begin, end, whole, relayout, search, drawn) {
+    navigate: function (run, replica, span, begin, end, unit, whole, relayout, search, drawn) {
       const query = new URLSearchParams(search || "");
-      const values = { run: run, replica: replica, window: span, begin: begin, end: end, relayout: relayout };
+      const values = { run: run, replica: replica, window: span, begin: begin, end: end, unit: unit, relayout: relayout };
       let moved = false;
       for (const each of api.callback_context.triggered) {
         moved = changed(each.prop_id, values, drawn || {}, query) || moved;

@@ -7,6 +7,7 @@ from typing import Any
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html
 from dash.exceptions import PreventUpdate
 
+from dashboards.address import UNITS
 from dashboards.markup import aria, control
 from dashboards.pages.timeline_answer import COVERED, HIDDEN, OUTPUTS, QUIET_MS, WINDOWS, prepare_overlay, render
 from dashboards.pages.timeline_detail import register_detail
@@ -20,13 +21,14 @@ GRAPH: Any = {
     "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d", "resetScale2d"],
 }  # fmt: skip
 
+IN_UNITS: Any = [{"value": each, "label": {"ms": "milliseconds"}.get(each, each)} for each in UNITS]
+IN_WINDOWS: Any = [{"value": value, "label": text} for value, text in WINDOWS.items()]
 IMAGE: Any = {"role": "group", **aria("Timeline of the run", describedby="summary")}
 
 
 def layout() -> Any:
     """The page before it knows anything; the first answer fills it."""
     number: dict[str, Any] = {"type": "text", "inputMode": "decimal", "debounce": True, "autoComplete": "off"}
-    windows = [{"value": value, "label": text} for value, text in WINDOWS.items()]
     return html.Div(
         [
             html.H1("Timeline"),
@@ -34,7 +36,8 @@ def layout() -> Any:
                 [
                     control("Run", "run", dcc.Dropdown(id="run", clearable=False), id="run-box"),
                     control("Replica", "replica", dcc.Dropdown(id="replica", clearable=False), id="replica-box", style=HIDDEN),
-                    control("Window", "window", dcc.Dropdown(windows, id="window", clearable=False, searchable=False)),
+                    control("Window", "window", dcc.Dropdown(IN_WINDOWS, id="window", clearable=False, searchable=False)),
+                    control("Batches in", "unit", dcc.Dropdown(IN_UNITS, id="unit", clearable=False, searchable=False)),
                     control("From, s", "begin", dcc.Input(id="begin", **number)),
                     control("To, s", "end", dcc.Input(id="end", **number)),
                     html.Button("Whole run", id="whole", type="button"),
@@ -68,6 +71,7 @@ def layout() -> Any:
 def register(app: Dash, book: RunBook) -> None:
     """The controls write the URL (in the browser); the URL, the clock, the theme and the width ask for an answer."""
     controls = [("run", "value"), ("replica", "value"), ("window", "value"), ("begin", "value"), ("end", "value")]
+    controls.append(("unit", "value"))
     moves = [("whole", "n_clicks"), ("timeline", "relayoutData")]
     # Dash has no types for this one.
     app.clientside_callback(  # type: ignore[no-untyped-call]

@@ -39,6 +39,7 @@ OUTPUTS = {
     "replica": Output("replica", "value"),
     "replica_box": Output("replica-box", "style"),
     "window": Output("window", "value"),
+    "unit": Output("unit", "value"),
     "begin": Output("begin", "value"),
     "end": Output("end", "value"),
     "status": Output("status", "children"),
@@ -63,6 +64,7 @@ class Answer:
     replica: Any = no_update
     replica_box: Any = no_update
     window: Any = no_update
+    unit: Any = no_update
     begin: Any = no_update
     end: Any = no_update
     status: Any = no_update
@@ -195,11 +197,14 @@ def _draw(answer: Answer, view: RunView, replica: int, address: Address, look: _
     overlay = look.over.overlay or NOTHING
     last = f"{address.last_s:g}" if address.last_s is not None else None
     answer.window = "range" if address.t is not None else last if last in WINDOWS else "range" if last else "all"
+    answer.unit = address.unit
     answer.begin, answer.end = (f"{edge / 1e9:.9g}" for edge in window)
     laid = look.over.key if overlay != NOTHING else None
     shown = [view.ref, replica, len(frame["iteration"]), list(window), look.theme, look.narrow, address.iterations, laid]
+    shown.append(address.unit)
     answer.drawn = {
         "run": view.ref, "replica": replica, "window": answer.window, "begin": answer.begin, "end": answer.end,
+        "unit": address.unit,
         "token": json.loads(json.dumps(shown)), "overlay": look.over.key,
     }  # fmt: skip
     answer.figure_box = SHOWN
@@ -211,6 +216,7 @@ def _draw(answer: Answer, view: RunView, replica: int, address: Address, look: _
         reasons=code_names("iterations", "head_refused_by"), window_ns=window, budget=view.budget.get(replica),
         kv_total=view.kv_total.get(replica), reserved=view.reserved.get(replica, 0), overlay=overlay,
         oldest_ns=None if oldest is None else oldest.peaks(buckets.edges_ns), marked_s=_marked(frame, address),
+        unit=address.unit,
     )  # fmt: skip
     answer.figure = timeline_figure(buckets, what, THEMES[look.theme], narrow=look.narrow)
     answer.summary = describe_window(buckets, what)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboards.address import Address, parse_address
+from dashboards.address import UNITS, Address, parse_address
 from dashboards.buckets import downsample, span_ns
 from dashboards.columns import Columns
 from dashboards.figures import Drawn, timeline_figure
@@ -84,6 +84,30 @@ def test_a_simulated_run_takes_what_its_profile_expects(book: RunBook) -> None:
     assert np.allclose(trace(page.figure, "expected"), trace(page.figure, "mean"), rtol=1e-5)
     config = 1300 - int(0.02 * 1300) - 1  # one block is never handed out
     assert set(trace(page.figure, "watermark")) == {config}
+
+
+def test_a_batch_is_drawn_in_tokens_sequences_or_milliseconds(book: RunBook) -> None:
+    frame, window = book.view("1").frames[0], "&t=2-6"
+    drawn = {unit: render(book, f"?run=1{window}&y={unit}", "light", {}) for unit in UNITS}
+    assert [page.figure["layout"]["yaxis"]["title"]["text"] for page in drawn.values()] == list(UNITS)
+    stacks = {
+        unit: {each["name"]: values(each["y"])[:-1] for each in page.figure["data"] if each.get("stackgroup") == "s0"}
+        for unit, page in drawn.items()
+    }
+    assert list(stacks["sequences"]) == ["decode", "others running"]
+    assert list(stacks["ms"]) == ["weights and decode", "prefill", "recomputed"]
+    buckets = downsample(frame, 2_000_000_000, 6_000_000_000)
+    busy = buckets.busy_ns > 0
+    held = sum(stacks["sequences"].values())
+    assert (stacks["sequences"]["decode"] == stacks["tokens"]["decode"]).all()
+    assert (held[busy] <= buckets.peak["running"][busy] + 1e-4).all()
+    assert held.max() == pytest.approx(16, abs=0.01)  # all seats
+    assert np.allclose(sum(stacks["ms"].values()), buckets.mean["duration_ns"] / 1e6, rtol=1e-4)
+    prefilled = stacks["tokens"]["prefill"] + stacks["tokens"]["recomputed"]
+    assert (stacks["ms"]["prefill"] + stacks["ms"]["recomputed"] > 0).sum() > 0
+    assert ((stacks["ms"]["recomputed"] > 0) == (stacks["tokens"]["recomputed"] > 0))[prefilled > 600].all()
+    assert parse_address("?y=ms").search() == "?y=ms"
+    assert (parse_address("?y=tokens").search(), parse_address("?y=litres").ignored) == ("", ("y",))
 
 
 def test_iterations_that_take_longer_are_shaded_and_named() -> None:
