@@ -71,7 +71,8 @@ class Columns:
         if self._cost is None:
             return 0
         added = self._cost.prefill_ns(rows["prefill_tokens"].astype(np.float64)) + self._cost.latency.c_ns * rows["prefill_qk"]
-        return np.rint(np.minimum(added, rows["duration_ns"])).astype(np.int64)
+        whole: npt.NDArray[np.int64] = np.rint(np.minimum(added, rows["duration_ns"])).astype(np.int64)
+        return whole
 
     def _grow(self, size: int) -> None:
         grown = {name: np.empty(size, kind) for name, kind in COLUMNS.items()}
