@@ -179,7 +179,8 @@ def _counts(strips: _Strips) -> None:
     theme, buckets = strips.theme, strips.buckets
     strips.add(1, "running", buckets.mean["running"], "running %{y:,.4~r}", line={"color": theme.decode, "width": 1.5})
     strips.peak(1, "most running", buckets.peak["running"], "", theme.decode)
-    strips.add(1, "waiting", buckets.mean["waiting"], "waiting %{y:,.4~r}", line={"color": theme.waiting, "width": 1.5})
+    dotted = {"color": theme.waiting, "width": 1.5, "dash": "dot"}
+    strips.add(1, "waiting", buckets.mean["waiting"], "waiting %{y:,.4~r}", line=dotted)
     strips.peak(1, "most waiting", buckets.peak["waiting"], "", theme.waiting)
 
 

@@ -209,6 +209,8 @@ def test_the_figure_is_one_that_plotly_knows(theme: str, window: tuple[int, int]
     checked = go.Figure(figure)  # raises on a name or value that Plotly does not have
     assert [note.text for note in checked.layout.annotations] == [f"<b>{title}</b>" for title, *_ in STRIPS]
     assert len(str(figure)) < 700_000
+    dashes = {each["name"]: each["line"].get("dash", "solid") for each in figure["data"] if each["legend"] == "legend2"}
+    assert dashes["running"] != dashes["waiting"]  # two lines of one strip differ by more than colour
     (marks,) = [each for each in figure["data"] if each["name"] == "preempted"]
     inside = (rows["start_ns"] >= window[0]) & (rows["start_ns"] < window[1])
     assert values(marks["customdata"]).sum() == rows["preempted"][inside].sum()
