@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,10 +21,11 @@ from dashboards.pages.verdict_live import render_live
 from dashboards.queries import RunBook
 from dashboards.so_far import SoFarKeeper
 from replay_engine.tables import TABLES
-from tests.dashboards.browser import ROOT, served
+from tests.dashboards.browser import served
 from tests.dashboards.runs import in_a_killed_process, iteration_rows, recorded, spooled
 from tests.dashboards.watched import Watched
 from tracekit import jobs
+from tracekit.cli.main import main
 from tracekit.store import Store, commit_run, list_runs, spools_there
 
 MS = 1_000_000
@@ -148,9 +148,8 @@ def test_a_paused_page_is_not_drawn_again_by_the_clock(store: Store) -> None:
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
     path = tmp_path / "trace.jsonl"
-    shape = ["--requests", "12000", "--arrival", "poisson:rate=4", "--input", "200", "--output", "uniform:200,400"]
-    words = [sys.executable, "-m", "tracekit.cli.main", "synth", *shape, str(path)]
-    subprocess.run(words, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True)
+    shape = ["--requests", "6000", "--arrival", "poisson:rate=4", "--input", "200", "--output", "uniform:200,400"]
+    assert main(["synth", *shape, str(path)]) == 0
     return path
 
 
@@ -186,7 +185,7 @@ def test_from_a_file_to_its_verdict_live_killed_and_resumed(
         shown = watch(url).open("replay")
         page = shown.page
         page.locator("#rp-upload input[type=file]").set_input_files(str(trace))
-        shown.until("rp-checked", "read as canonical_jsonl, 12,000 of 12,000 rows")
+        shown.until("rp-checked", "read as canonical_jsonl, 6,000 of 6,000 rows")
         shown.until("rp-command", "From the shell: tracekit replay .*trace.jsonl")
         page.locator("#rp-slo").fill("ttft=500ms")
         page.locator("#rp-max_num_seqs").fill("8")
@@ -201,7 +200,7 @@ def test_from_a_file_to_its_verdict_live_killed_and_resumed(
         shown.drawn()
         shown.until("summary", "iterations")
         page.get_by_role("link", name="Verdict", exact=True).click()
-        shown.until("vd-said", "^(Under way: [\\d,]+ of 12,000 requests have ended)")
+        shown.until("vd-said", "^(Under way: [\\d,]+ of 6,000 requests have ended)")
         page.go_back()
         shown.drawn()
         page.get_by_role("button", name="Pause").click()
@@ -218,7 +217,7 @@ def test_from_a_file_to_its_verdict_live_killed_and_resumed(
         page.locator("#live").get_by_role("button", name="Resume").click()
         page.wait_for_url(re.compile(re.escape(status.id)))
         shown.until("status", "^(running|waiting)")
-        shown.until("status", r"^finished: 12,000 requests")
+        shown.until("status", r"^finished: 6,000 requests")
         page.get_by_role("link", name="Verdict", exact=True).click()
         assert "QUEUE_SEATS" in shown.until("vd-said", "QUEUE_SEATS")
     assert len(list_runs(store)) == 1
