@@ -1,4 +1,4 @@
-"""A replay whose job was killed between its commit and its result: the run is there, and a second one is not recorded."""
+"""A replay whose job was killed after the run had ended: it is in the database or whole in its spool, and is recorded once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tracekit.jobs import Job
-from tracekit.store import Store, load_run
+from tracekit.store import Store, find_spools, load_run, recover
 from tracekit.store.files import read_json, write_json
 
 __all__ = ["committed_before", "note_spool"]
@@ -20,9 +20,15 @@ def note_spool(job: Job, spool: str) -> None:
 
 
 def committed_before(store: Store, job: Job, tell: Callable[[str], None]) -> dict[str, Any] | None:
-    """``run``, ``state`` and ``matrix`` of the whole run that an earlier process of this job committed; ``None``: none did."""
+    """``run``, ``state`` and ``matrix`` of the whole run that an earlier process of this job made; ``None``: none did. What it
+    left in a spool is committed first."""
     note = read_json(job.folder / _NOTE)
-    if note is None or not store.exists():
+    if note is None:
+        return None
+    for left in find_spools(store):
+        if left.folder.name == note.get("spool") and left.complete and not left.alive:
+            recover(store, left)
+    if not store.exists():
         return None
     with store.read() as con:
         found = con.execute("SELECT run FROM runs WHERE spool = ? AND state = 'finished'", [note.get("spool")]).fetchall()

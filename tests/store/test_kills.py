@@ -17,6 +17,8 @@ import tracekit.store.recovery
 from replay_engine.tables import TABLES
 from tests.store.events import event_rows, filled_spool
 from tracekit.errors import UsageError
+from tracekit.jobs import Job
+from tracekit.resumed import committed_before, note_spool
 from tracekit.store import (
     EarlyCommit,
     SpoolSink,
@@ -28,8 +30,10 @@ from tracekit.store import (
     load_run,
     recover,
     run_rows,
+    spools_there,
     sql,
 )
+from tracekit.store.spool import remove_spool
 
 ROUNDS = 100
 ROWS = 2000
@@ -179,6 +183,40 @@ def test_a_spool_killed_after_its_commit_is_not_offered_again(store: Store, monk
     assert find_spools(store) == []
     assert not spool.folder.exists()
     assert sql(store, "SELECT count(*) FROM runs").rows == [(1,)]
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_job_begun_again_takes_over_the_whole_run_that_it_left(store: Store, complete: bool) -> None:
+    job, lines = Job.create(store.folder, "replay", {}), list[str]()
+    assert committed_before(store, job, lines.append) is None
+    left_spool(store, complete=complete)
+    note_spool(job, find_spools(store)[0].folder.name)
+    taken = committed_before(store, job, lines.append)
+    if not complete:  # it is replayed from its beginning; what it left can be recovered as what it is
+        assert taken is None and len(find_spools(store)) == 1 and not lines
+        return
+    assert taken == {"run": 1, "state": "finished", "matrix": {"a": 1}} == committed_before(store, job, lines.append)
+    assert find_spools(store) == [] and len(list_runs(store)) == 1
+    assert lines == ["run 1 was recorded before the job's process ended: nothing is replayed again"] * 2
+
+
+@pytest.mark.parametrize("step", ["read_header", "read_json", "spool_rows", "is_alive"])
+def test_a_spool_that_goes_while_it_is_looked_at_is_not_told_by_halves(
+    store: Store, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Pages look all the time, and a commit removes its spool between two of the files that they read."""
+    filled_spool(store).close()
+    (folder,) = store.spool_folder.iterdir()
+    taken = getattr(tracekit.store.recovery, step)
+
+    def and_gone(*arguments: object) -> object:
+        found = taken(*arguments)
+        remove_spool(folder)
+        return found
+
+    assert len(spools_there(store)) == 1
+    monkeypatch.setattr(tracekit.store.recovery, step, and_gone)
+    assert spools_there(store) == []
 
 
 def test_a_discarded_spool_is_gone(store: Store) -> None:

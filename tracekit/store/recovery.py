@@ -62,11 +62,18 @@ def spools_there(store: Store) -> list[SpoolInfo]:
 
 
 def _describe(folder: Path) -> SpoolInfo | None:
+    """``None``: no spool, or one that is removed in this moment."""
     try:
         header = read_header(folder)
-    except InputError:
+        state = read_json(folder / STATE) or {}
+        found = _info(folder, header, state)
+        read_header(folder)  # what went while it was looked at is not told by halves
+    except (InputError, FileNotFoundError):
         return None
-    state = read_json(folder / STATE) or {}
+    return found
+
+
+def _info(folder: Path, header: dict[str, Any], state: dict[str, Any]) -> SpoolInfo:
     complete = state.get("state") == "complete"
     pid = int(header.get("pid") or 0)
     return SpoolInfo(
