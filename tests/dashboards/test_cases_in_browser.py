@@ -89,6 +89,11 @@ def test_a_case_from_its_verdict_to_its_iterations(case: str, cases: Cases, site
     assert len(card["first"]) == min(3, len(card["rows"]))
     for each in sets[:1]:
         knob, value = each.split("=", 1)
+        if knob.startswith("traffic."):  # said in words, and replayed by what they mean
+            assert "traffic.arrivals as recorded → even" in card["advice"]
+            button = site.page.get_by_role("button", name="Replay this change").first
+            assert button.get_attribute("title") == f"The same requests with {each}"
+            continue
         assert knob.rpartition(".")[2] in card["advice"] or knob in card["advice"]
         assert card["advice"].endswith(f"→ {value}")
     assert "It is not: " in card["text"]

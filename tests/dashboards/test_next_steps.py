@@ -58,11 +58,11 @@ def test_a_comparison_waits_for_a_run_under_way(store: Store) -> None:
     number, book = recorded(store), RunBook(store.path)
     sink = spooled(store, "other")
     waiting = compare.render(book, f"?run={number}&cmp=other", "light")
-    assert "under way" in waiting[5] and waiting[-1] is False and waiting[3] is no_update  # the address keeps what it waits for
+    assert "under way" in waiting[-4] and waiting[-1] is False and waiting[3] is no_update  # the address keeps what it waits for
     sink.close()
     assert compare.render(book, f"?run={number}", "light")[-1] is True
     gone = compare.render(book, f"?run={number}&cmp=99", "light")
-    assert gone[6] and gone[-1] is True
+    assert gone[-3] and gone[-1] is True
 
 
 MADE = [({"experiment": 3}, "/experiments?exp=3"), ({"run": 2}, "/verdict?run=2"), ({}, None)]

@@ -111,7 +111,7 @@ def test_a_search_is_watched_killed_resumed_and_its_trials_are_looked_at(tmp_pat
         shown.until("tn-said", "^Finished: 4 of 4 trials")
         shown.until("tn-answer", "CHANGE")
         replay_trial("last", 0, db=store.path)
-        page.get_by_role("gridcell", name="2", exact=True).first.click()
+        page.locator("#tn-grid .ag-row[row-index='2'] [role=gridcell]").first.click()
         page.get_by_role("button", name="Replay this trial with every event").click()
         page.get_by_role("link", name="Beside the current policy").wait_for(timeout=120_000)
         page.get_by_role("link", name="Its Verdict").click()
