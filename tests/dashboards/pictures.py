@@ -113,7 +113,7 @@ def tour(out: Path) -> None:
 def settle(page: Any) -> None:
     """Wait until nothing on the page says that it is loading, and its figures have been drawn."""
     page.wait_for_load_state("networkidle")
-    page.wait_for_function("() => !/Loading …/.test(document.querySelector('main').innerText)")
+    page.wait_for_function("() => !/Loading …|being made/.test(document.querySelector('main').innerText)")
     page.wait_for_function("() => [...document.querySelectorAll('.dash-graph')].every(each => each.querySelector('.main-svg'))")
 
 
