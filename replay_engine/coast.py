@@ -84,7 +84,7 @@ class Coaster:
         fair = waiting if isinstance(waiting, FairQueue) else None
         size, usable, asynchronous, executor = self._size, self._usable, self._asynchronous, self._executor
         buffer, width, full, pack, threshold = rows.buffer, rows.size, rows.end, rows.pack, gaps.threshold
-        counted, chunks = state.counted, self._chunks
+        counted, chunks, capped = state.counted, self._chunks, state.threshold > 0  # without a cap a prompt mostly takes one plan
         fixed, floor, per_seq, per_kv, host = executor.decode_terms()
         self.start, self.owed = start, owed
         due, leave, it, first = next_due(events, state), events.event_ns, state.it, state.it
@@ -130,7 +130,7 @@ class Coaster:
                 base = floor + per_seq * count
             else:
                 base, per_kv, host = executor.decode_cost(count, len(running), len(state.joined) + len(state.left))
-            if loose and plain and not owed and it + 1 not in ends and (fixed or not (state.joined or state.left)):
+            if loose and capped and plain and not owed and it + 1 not in ends and (fixed or not (state.joined or state.left)):
                 moved = chunks.run(made, start, due, leave, steady, queue_row)
                 if moved is not None:
                     (made, start), it, spare = moved, state.it, 0
