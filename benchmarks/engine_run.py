@@ -17,7 +17,7 @@ from replay_engine.simulator import SimExecutor
 from replay_engine.sinks import NullSink
 from replay_engine.totals import RunTotals
 from replay_engine.types import EventSink, RequestSource
-from tracekit.simulate import quiet_gc
+from tracekit.cycles import quiet_gc
 from tracekit.store import SpoolSink
 from tracekit.store.spool import remove_spool
 

@@ -15,7 +15,7 @@ from replay_engine.profile import Latency
 from replay_engine.simulator import SimExecutor
 from replay_engine.sinks import MemorySink
 from replay_engine.types import RequestSource
-from tracekit.simulate import quiet_gc
+from tracekit.cycles import quiet_gc
 
 __all__ = ["LeanRun", "check_equal", "lean_latency", "run_lean"]
 

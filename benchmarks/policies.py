@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,15 +65,15 @@ def compare(load: Load, repeats: int) -> dict[str, Figure]:
     config = SchedulerConfig(
         enable_prefix_caching=False, async_scheduling=False, max_model_len=8192, max_num_seqs=256, num_gpu_blocks=65536
     )
-    run: Callable[[], Timed] = lambda: replay_nowhere(source, config, profile.latency)  # noqa: E731
+    run = partial(replay_nowhere, source, config, profile.latency)
     plain = run()
     kept = plain.totals.kv_used_ns / plain.totals.busy_ns
     tight = replace(config, num_gpu_blocks=max(round(KV_SHARE * kept), 1024))
     block_bytes = config.block_size * (profile.model.kv_bytes_per_token if profile.model else 1 << 17)
-    runs = {"plain": run}
+    runs: dict[str, Callable[[], Timed]] = {"plain": run}
     for name, (order, preemption) in ORDERS.items():
         rules = Rules(order=order, preemption=preemption, front_door=QUOTAS)
-        runs[name] = lambda rules=rules: replay_nowhere(source, tight, profile.latency, rules, block_bytes)  # type: ignore[misc]
+        runs[name] = partial(replay_nowhere, source, tight, profile.latency, rules, block_bytes)
     fastest = best_in_turns(repeats, runs)
     plain = fastest["plain"]
     figures = {"plain_per_s": Figure(value=plain.per_second, unit="it/s", reference=f"first come, first served; {_shape(plain)}")}

@@ -90,7 +90,12 @@ def timeline_figure(buckets: Buckets, drawn: Drawn, theme: Theme, *, narrow: boo
     """Five strips of a window. ``narrow``: for a phone."""
     strips, second = _Strips(buckets, theme), list[int]()
     budget = drawn.budget if drawn.unit == "tokens" else None
-    {"sequences": _sequences, "ms": _shares}.get(drawn.unit, lambda each: _batch(each, budget))(strips)
+    if drawn.unit == "sequences":
+        _sequences(strips)
+    elif drawn.unit == "ms":
+        _shares(strips)
+    else:
+        _batch(strips, budget)
     _counts(strips)
     _kv(strips, drawn.kv_total, drawn.reserved)
     _queue(strips, drawn.reasons)

@@ -11,11 +11,9 @@ from tracekit.errors import LockedError, UsageError, shown
 from tracekit.orders import ReplayOrder, profiles_known, replay_words
 
 __all__ = [
-    "KNOBS", "ROUTERS", "LoadedTrace", "is_loaded", "loaded_traces", "order_of", "profiles_options", "uploads_folder", "words_of",
+    "KNOBS", "LoadedTrace", "is_loaded", "loaded_traces", "order_of", "profiles_options", "uploads_folder", "words_of",
 ]  # fmt: skip
 
-ROUTERS = ("round_robin", "least_tokens", "power_of_two", "prefix_affinity")
-"""What stands before several replicas; ``weighted(...)`` goes below *More settings*."""
 KNOBS = ("max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold", "num_gpu_blocks")
 """Settings that have a field of their own."""
 

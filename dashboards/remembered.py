@@ -96,5 +96,5 @@ class Coming:
 def _fulfil(coming: Future[object], make: Callable[[], object]) -> None:
     try:
         coming.set_result(make())
-    except Exception as error:
+    except Exception as error:  # whatever it is, it is raised again before whoever asked
         coming.set_exception(error)

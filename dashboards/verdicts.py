@@ -16,8 +16,10 @@ from tracekit.diagnosis.wording import figure_text
 from tracekit.errors import UsageError
 from tracekit.manifest import kept_verdict
 
-__all__ = ["Card", "Proven", "Verdict", "cards_of", "coming_verdict", "figure_name", "read_verdict"]
+__all__ = ["SOON_S", "Card", "Proven", "Verdict", "cards_of", "coming_verdict", "figure_name", "read_verdict"]
 
+SOON_S = 0.4
+"""How long a page waits for a verdict before it says that it is being made."""
 _ABBREVIATED = ("ttft", "tpot", "itl", "e2e")
 _COUNTED = ("of one request",)
 """Units that begin as those of shares do and are none."""

@@ -14,7 +14,7 @@ from replay_engine.admission import standing_refusal
 from replay_engine.advancing import advance, drain
 from replay_engine.arrivals import NEVER, Calendar
 from replay_engine.chunk_stretch import ChunkStretch
-from replay_engine.coasted import NOBODY, Done, after_preemption, lasting, may_coast, next_due, serve_explicit, write_changes
+from replay_engine.coasted import NOBODY, Done, after_preemption, lasting, next_due, serve_explicit, write_changes
 from replay_engine.ending import conclude, register_late
 from replay_engine.kv_counted import CountedPool
 from replay_engine.kv_traced import TracedPool
@@ -69,10 +69,6 @@ class Coaster:
         if self.unwritten is not None:
             done, self.unwritten = self.unwritten, None
             write_changes(self._recorder, *done)
-
-    def ready(self) -> bool:
-        """Whether the next iterations may be a stretch."""
-        return may_coast(self._state)
 
     def run(self, made: int, start: int, owed: list[Sequence]) -> bool:
         """Replay iterations, the first of them made at ``made`` and starting at ``start`` (ns), until one needs the scheduler or

@@ -13,7 +13,7 @@ from collections.abc import Sequence as SequenceOf
 
 from replay_engine.arrivals import NEVER, Calendar
 from replay_engine.coast import Coaster
-from replay_engine.coasted import can_coast
+from replay_engine.coasted import can_coast, may_coast
 from replay_engine.config import SchedulerConfig
 from replay_engine.front_door import DoorFacts
 from replay_engine.handover import Desk, Handover
@@ -116,7 +116,8 @@ class Replica:
     def _synchronous(self) -> Generator[None]:
         calendar, scheduler, record, coaster = self.calendar, self.scheduler, self.recorder.record, self._coaster
         schedule, submit, update = self._schedule, self._executor.submit, scheduler.update
-        running, waiting = scheduler.state.running, scheduler.state.waiting
+        state = scheduler.state
+        running, waiting = state.running, state.waiting
         now = self.now
         while True:
             if now >= calendar.due_ns:
@@ -133,7 +134,7 @@ class Replica:
                 else:
                     now = calendar.due_ns
                 continue
-            if coaster is not None and coaster.ready() and coaster.run(now, now, []):
+            if coaster is not None and may_coast(state) and coaster.run(now, now, []):
                 now = self.now = coaster.start
                 continue
             plan = schedule(now)
@@ -178,7 +179,7 @@ class Replica:
                 else:
                     made = start = calendar.due_ns
                 continue
-            if coaster is not None and coaster.ready():
+            if coaster is not None and may_coast(state):
                 if before is not None:
                     (start, owed), before = self._complete(*before, made), None
                 if coaster.run(made, start, list(owed)):

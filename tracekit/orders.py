@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from replay_engine.config import ConfigError
+from replay_engine.fleet.routers import ROUTERS
 from replay_engine.policy import Policy, build_policy
 from replay_engine.profile import DEFAULT_PROFILE, list_profiles, load_profile
 from tracekit.engines import ENGINES
@@ -22,7 +23,7 @@ from tracekit.slices import check_slice
 from tracekit.store import Store, load_run
 
 __all__ = [
-    "DEFAULT_PROFILE", "ENGINES", "LONGEST", "ConfigError", "ReplayOrder", "again_words", "checked_policy",
+    "DEFAULT_PROFILE", "ENGINES", "LONGEST", "ROUTERS", "ConfigError", "ReplayOrder", "again_words", "checked_policy",
     "profiles_known", "replay_words", "run_words", "tune_words",
 ]  # fmt: skip
 

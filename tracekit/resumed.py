@@ -26,7 +26,7 @@ def committed_before(store: Store, job: Job, tell: Callable[[str], None]) -> dic
     if note is None:
         return None
     for left in find_spools(store):
-        if left.folder.name == note.get("spool") and left.complete and not left.alive:
+        if left.folder.name == note.get("spool") and left.complete and not left.alive and left.run.get("state") == "finished":
             recover(store, left)
     if not store.exists():
         return None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tracekit.record import RunRecord
     from tracekit.replay import Setup
 
-__all__ = ["Watcher", "block_bytes", "quiet_gc", "simulate", "simulate_into", "smaller_first"]
+__all__ = ["Watcher", "block_bytes", "simulate", "simulate_into", "smaller_first"]
 
 DEFAULT_KV_BYTES = 131072
 """KV bytes of a token where the profile has no model: those of an 8B model with grouped-query attention."""

@@ -9,8 +9,6 @@ queue's order look at such a limit nothing is claimed. Tests replay such pairs.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +24,7 @@ from replay_engine.policy import Policy
 from replay_engine.rules import Batching, FrontDoorRules
 from replay_engine.totals import RunTotals
 from replay_engine.types import EventSink, Refusal
-from tracekit.experiments.knobs import flat_policy
+from tuner.space import configuration_key
 
 __all__ = ["KNOBS", "HighWater", "Limits", "Traffic", "alike", "limits_of", "rest_of"]
 
@@ -95,8 +93,7 @@ def rest_of(policy: Policy) -> str | None:
         return None
     if scheduler.max_num_scheduled_tokens is not None or scheduler.max_num_active_seqs is not None:
         return None
-    flat = {name: value for name, value in flat_policy(policy.to_dict()).items() if name not in KNOBS}
-    return hashlib.sha256(json.dumps(flat, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    return configuration_key(policy, KNOBS)
 
 
 def alike(marks: Marks, one: Limits, other: Limits, watermark: float) -> bool:

@@ -7,7 +7,6 @@ own source, the derived configuration, the profile, the window's traffic, the SL
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import os
@@ -230,8 +229,7 @@ def _metered(cell: Cell, sources: WindowSources, torch: TorchEngine | None) -> t
     record = MemoryRecord(setup)
     meter = RangeMeter(cell.profile, record.sink, keep=setup.events == "full")
     high = HighWater(meter)
-    with _frozen():
-        state, record.totals, record.by_replica = simulate_into(setup, high, stall_threshold_ns=record.stall_threshold_ns)
+    state, record.totals, record.by_replica = simulate_into(setup, high, stall_threshold_ns=record.stall_threshold_ns)
     if state == "interrupted":
         raise KeyboardInterrupt
     return record, state, meter, high
@@ -239,18 +237,6 @@ def _metered(cell: Cell, sources: WindowSources, torch: TorchEngine | None) -> t
 
 def _events(slo: SloTable | None) -> str:
     return "full" if slo is not None and "itl" in slo.given() else "iterations"
-
-
-class _frozen:  # noqa: N801 - a context manager
-    """No cycle collection around a replay: a look at a worker's heap costs half of one."""
-
-    def __enter__(self) -> None:
-        self._enabled = gc.isenabled()
-        gc.disable()
-
-    def __exit__(self, *_: object) -> None:
-        if self._enabled:
-            gc.enable()
 
 
 def _busy(record: MemoryRecord) -> float | None:

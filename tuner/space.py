@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -191,8 +191,9 @@ class Space:
         return cls(knobs=tuple(Knob.from_dict(knob) for knob in document["knobs"]), engines=document["engines"])
 
 
-def configuration_key(policy: Policy) -> str:
-    """Sixteen hex digits over what a policy leads to: two policies of one key replay alike, however they were written."""
-    flat = flat_policy(policy.to_dict())
+def configuration_key(policy: Policy, but: Container[str] = ()) -> str:
+    """Sixteen hex digits over what a policy leads to: two policies of one key replay alike, however they were written. ``but``:
+    knobs that are left out."""
+    flat = {name: value for name, value in flat_policy(policy.to_dict()).items() if name not in but}
     return hashlib.sha256(json.dumps(flat, sort_keys=True, default=str).encode()).hexdigest()[:16]
 

@@ -11,11 +11,10 @@ from dashboards.address import METRICS, Address, parse_address
 from dashboards.beside import Beside, beside
 from dashboards.beside_figures import tails_figure, tails_rows
 from dashboards.markup import aria, control, data_table, figure_with_table
-from dashboards.pages.compare_more import compare_causes, compare_queues
+from dashboards.pages.compare_more import compare_queues, register_causes
 from dashboards.palette import THEMES, Theme
 from dashboards.plain_figures import pair_figure
 from dashboards.queries import RunBook
-from dashboards.verdicts import coming_verdict
 from dashboards.words import MISSING, count, seconds
 from tracekit.errors import LockedError, TracekitError
 
@@ -23,7 +22,6 @@ __all__ = ["layout", "register", "render"]
 
 WAITING_MS = 1500
 """How often a page that waits for a run, or for a verdict, asks whether it is there."""
-SOON_S = 0.4
 NAMES = {"ttft": "TTFT", "tpot": "TPOT", "gap": "longest gap", "e2e": "E2E"}
 SIGNS = {"better": "▲ better", "worse": "▼ worse"}
 
@@ -53,8 +51,10 @@ def layout() -> Any:
             html.P("Loading …", id="cp-said", className="verdict", role="status"),
             html.P(id="cp-error", className="notice", role="alert"),
             html.Div(id="cp-body"),
+            html.Div(id="cp-causes"),
             dcc.Store(id="cp-moved"),
             dcc.Interval(id="cp-tick", interval=WAITING_MS, disabled=True),
+            dcc.Interval(id="cp-causes-tick", interval=WAITING_MS, disabled=True),
         ]
     )
 
@@ -95,6 +95,7 @@ def register(app: Dash, book: RunBook) -> None:
     )
     asked = (Input("url", "search"), Input("theme", "data"), Input("cp-tick", "n_intervals"))
     app.callback([Output(*each) for each in names], *asked)(show)
+    register_causes(app, book)
 
 
 def render(book: RunBook, search: str | None, theme: str) -> tuple[Any, ...]:
@@ -121,12 +122,10 @@ def render(book: RunBook, search: str | None, theme: str) -> tuple[Any, ...]:
     except TracekitError as error:
         return [], [], no_update, address.compare, *_choices(address), "", str(error), None, True
     shown = other and str(other["run"])
-    findings = [coming_verdict(book, ref, SOON_S) for ref in (address.run, address.compare)]
-    body = [*_body(found, address, THEMES[theme]), *compare_causes(findings, address)]
-    body += compare_queues(book, address, THEMES[theme])
+    body = [*_body(found, address, THEMES[theme]), *compare_queues(book, address, THEMES[theme])]
     choices = _choices(address, found)
     said = found.document["verdict"] + (" (of the selected requests)" if address.cls or address.tenant else "")
-    return runs, runs, base, shown, *choices, said, "", body, None not in findings
+    return runs, runs, base, shown, *choices, said, "", body, True
 
 
 def _choices(address: Address, found: Beside | None = None) -> tuple[Any, ...]:

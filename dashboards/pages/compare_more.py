@@ -6,27 +6,59 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from dash import dcc, html
+from dash import Dash, Input, Output, State, dcc, html
 
-from dashboards.address import Address
+from dashboards.address import Address, parse_address
 from dashboards.beside import findings_beside, level_of
 from dashboards.beside_figures import Queues, queues_figure, queues_rows
 from dashboards.buckets import span_ns
 from dashboards.markup import data_table, figure_with_table
 from dashboards.palette import Theme
 from dashboards.queries import RunBook
-from dashboards.verdicts import Verdict, cards_of
+from dashboards.verdicts import SOON_S, Verdict, cards_of, coming_verdict
 from dashboards.words import MISSING, seconds
+from tracekit.errors import LockedError, TracekitError
 
-__all__ = ["compare_causes", "compare_queues"]
+__all__ = ["compare_queues", "register_causes", "render_causes"]
 
 BINS = 400
+CAUSES = "What became of the causes"
 _HEAD = ("Cause", "In excess, this run", "The other", "With the other run")
 
 
-def compare_causes(verdicts: Sequence[Verdict | None], address: Address) -> Iterator[Any]:
+def register_causes(app: Dash, book: RunBook) -> None:
+    """They follow what is compared, and are asked for again until both verdicts are there: nothing else is drawn anew for it."""
+
+    def show(_: Any, __: int | None, search: str | None) -> tuple[Any, bool]:
+        return render_causes(book, search)
+
+    app.callback(
+        Output("cp-causes", "children"),
+        Output("cp-causes-tick", "disabled"),
+        Input("cp-body", "children"),
+        Input("cp-causes-tick", "n_intervals"),
+        State("url", "search"),
+    )(show)
+
+
+def render_causes(book: RunBook, search: str | None) -> tuple[list[Any], bool]:
+    """What became of the causes, and whether there is nothing to wait for. Nothing while there are no two recorded runs: the page
+    says why."""
+    address = parse_address(search)
+    try:
+        if address.compare is None or None in (book.recorded(address.run), book.recorded(address.compare)):
+            return [], True
+        found = [coming_verdict(book, ref, SOON_S) for ref in (address.run, address.compare)]
+    except LockedError as error:
+        return [html.H2(CAUSES), html.P(str(error), className="summary")], False
+    except TracekitError as error:
+        return [html.H2(CAUSES), html.P(f"They cannot be told: {error}", className="summary")], True
+    return list(_causes(found, address)), None not in found
+
+
+def _causes(verdicts: Sequence[Verdict | None], address: Address) -> Iterator[Any]:
     """Which causes are solved, new or left. A verdict that is still being made is waited for by the page."""
-    yield html.H2("What became of the causes")
+    yield html.H2(CAUSES)
     if None in verdicts:
         yield html.P("One of the two has no verdict yet: it is being made, and this appears by itself.", className="summary")
         return

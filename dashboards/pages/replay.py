@@ -8,17 +8,19 @@ from typing import Any
 from dash import Dash, Input, Output, State, dcc, html, no_update
 
 from dashboards.markup import aria, control, data_table
-from dashboards.ordering import KNOBS, ROUTERS, loaded_traces, profiles_options, uploads_folder, words_of
+from dashboards.ordering import KNOBS, loaded_traces, profiles_options, uploads_folder, words_of
 from dashboards.queries import RunBook
 from dashboards.uploads import KINDS, MOST_BYTES, checked, keep
 from dashboards.words import count, seconds
 from dashboards.work import start_job
 from tracekit.errors import TracekitError
-from tracekit.orders import DEFAULT_PROFILE, ENGINES, ConfigError
+from tracekit.orders import DEFAULT_PROFILE, ENGINES, ROUTERS, ConfigError
 
 __all__ = ["layout", "quarantine", "register"]
 
 FIELDS = ("trace", "engine", "profile", "policy", *KNOBS, "replicas", "router", "more", "slo", "window", "limit", "name")
+PLAIN_ROUTERS = tuple(each for each in ROUTERS if "(" not in each)
+"""Those that take no weights; ``weighted(...)`` goes below *More settings*."""
 HINTS = {
     "slo": "ttft=500ms,tpot=50ms", "window": "whole trace; 10m:20m", "limit": "all requests", "name": "optional",
     "policy": "empty: vLLM's defaults. Or paste: vllm serve MODEL --max-num-seqs 128 ... , or a policy in TOML",
@@ -50,7 +52,7 @@ def layout() -> Any:
                     control("Profile", "rp-profile", _profiles()),
                     *(control(knob, f"rp-{knob}", _number(knob)) for knob in KNOBS),
                     control("Replicas", "rp-replicas", _number("replicas")),
-                    control("Router", "rp-router", dcc.Dropdown(list(ROUTERS), id="rp-router", placeholder="default")),
+                    control("Router", "rp-router", dcc.Dropdown(list(PLAIN_ROUTERS), id="rp-router", placeholder="default")),
                 ],
                 className="controls",
             ),

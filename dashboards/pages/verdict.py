@@ -19,7 +19,7 @@ from dashboards.palette import THEMES, Theme
 from dashboards.queries import RunBook
 from dashboards.so_far import SoFarKeeper
 from dashboards.verdict_figure import describe_excess, excess_figure
-from dashboards.verdicts import Card, Verdict, cards_of, coming_verdict, figure_name
+from dashboards.verdicts import SOON_S, Card, Verdict, cards_of, coming_verdict, figure_name
 from dashboards.words import percent, seconds
 from tracekit.errors import TracekitError
 
@@ -31,8 +31,6 @@ COMING = (
     "This run has no verdict yet: its replay was told not to make one. It is being made now, which takes seconds, and appears"
     " here by itself. Timeline, Tail and Requests can be read meanwhile."
 )
-SOON_S = 0.4
-"""How long the page waits for a verdict before it says that it is being made."""
 LOUD = 0.2
 """A share that nothing explains: beyond, the page says so before it recommends anything."""
 

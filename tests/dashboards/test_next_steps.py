@@ -9,7 +9,7 @@ from dash import no_update
 
 from dashboards.expected_rows import expected_rows, expected_said
 from dashboards.frame import render_frame
-from dashboards.pages import compare, verdict
+from dashboards.pages import compare, compare_more, verdict
 from dashboards.pages.runs import lead_of
 from dashboards.queries import RunBook
 from dashboards.run_rows import RunRow, RunTable
@@ -63,6 +63,13 @@ def test_a_comparison_waits_for_a_run_under_way(store: Store) -> None:
     assert compare.render(book, f"?run={number}", "light")[-1] is True
     gone = compare.render(book, f"?run={number}&cmp=99", "light")
     assert gone[-3] and gone[-1] is True
+
+
+def test_a_verdict_that_cannot_be_made_is_said_beside_two_runs_and_not_waited_for(store: Store) -> None:
+    """Runs of an older version have no setup, so nobody can diagnose them."""
+    numbers, book = [recorded(store), recorded(store)], RunBook(store.path)
+    said, ended = compare_more.render_causes(book, "?run={}&cmp={}".format(*numbers))
+    assert "cannot be told" in text_of(said) and "without what it takes" in text_of(said) and ended
 
 
 MADE = [({"experiment": 3}, "/experiments?exp=3"), ({"run": 2}, "/verdict?run=2"), ({}, None)]

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dashboards import acts, uploads, work
-from dashboards.ordering import ROUTERS, order_of, uploads_folder, words_of
+from dashboards.ordering import order_of, uploads_folder, words_of
 from dashboards.pages import replay as replay_page
 from dashboards.pages import what_if
 from dashboards.queries import RunBook
@@ -114,7 +114,7 @@ def book_findings(book: RunBook, run: str) -> list[str]:
 
 def test_several_replicas_and_what_stands_before_them_are_said_in_the_form(book: RunBook) -> None:
     form = {"trace": "trace:demo_trace", "engine": "sim", "profile": "h100-llama-3.1-8b", "replicas": "2"}
-    for router in ROUTERS:
+    for router in replay_page.PLAIN_ROUTERS:
         words = words_of(book, {**form, "router": router})
         assert ["--set=fleet.replicas=2", f"--set=fleet.router={router}"] == [word for word in words if "fleet" in word]
     assert set(form) | {"router"} <= set(replay_page.FIELDS)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -92,13 +93,13 @@ def test_what_is_said_and_refused(source_of: Callable[[Slice], TraceSource]) -> 
 
 def test_moved_in_memory_is_what_the_slice_would_read(source_of: Callable[[Slice], TraceSource]) -> None:
     for at in ({}, {"window_ns": (10 * SECOND, 60 * SECOND), "lead_in_ns": 5 * SECOND}, {"limit": 30, "burst_scale": 2.0}):
-        part = {"sessions": "as_recorded", "rate_scale": 3.0, **at}
-        own = source_of(Slice(**part))  # type: ignore[arg-type]
+        part: dict[str, Any] = {"sessions": "as_recorded", "rate_scale": 3.0, **at}
+        own = source_of(Slice(**part))
         before = own.arrival_ns.copy()
         for rate, power in ((1.0, 0.0), (0.7, 1.0), (2.5, 0.5)):
             found = moved(own, rate_scale=rate, burst_scale=power)
             product = {"rate_scale": own.part.rate_scale * rate, "burst_scale": own.part.burst_scale * power}
-            read = source_of(Slice(**part | product))  # type: ignore[arg-type]
+            read = source_of(Slice(**part | product))
             assert (found.part, found.window_ns, found.gap_cv) == (read.part, read.window_ns, read.gap_cv)
             for column in ("arrival_ns", "start_ns", "deadline_ns", "counted"):
                 assert np.array_equal(getattr(found, column), getattr(read, column)), (at, rate, power, column)

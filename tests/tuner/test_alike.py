@@ -46,9 +46,9 @@ def near(draw: st.DrawFn, marks: dict[str, Any], config: SchedulerConfig) -> Sch
     budget = max(marks["tokens"] + draw(st.integers(-1, 40)), seqs, 1)
     cap = draw(st.sampled_from([0, 0, max(marks["chunk"] + draw(step), 1)]))
     blocks = max(marks["blocks"], marks["kept"]) + draw(step) + draw(st.sampled_from([0, 1, 30]))
-    moved = dict(zip(KNOBS, (budget, seqs, cap, blocks), strict=True))
+    moved: dict[str, Any] = dict(zip(KNOBS, (budget, seqs, cap, blocks), strict=True))
     kept = draw(st.sets(st.sampled_from(KNOBS), max_size=3))
-    return replace(config, **{name: value for name, value in moved.items() if name not in kept})  # type: ignore[arg-type]
+    return replace(config, **{name: value for name, value in moved.items() if name not in kept})
 
 
 @settings(max_examples=400, deadline=None)

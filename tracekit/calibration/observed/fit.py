@@ -65,7 +65,7 @@ def fit_observed(
 
     ``InputError``: too few requests with latencies. ``ConfigError``: the settings do not let the trace through.
     """
-    from tracekit.simulate import quiet_gc
+    from tracekit.cycles import quiet_gc
 
     with quiet_gc():
         return _fit(loaded, known, prior, used, say)
