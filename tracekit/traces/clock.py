@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from tracekit.traces.slicing import Slice
     from tracekit.traces.source import TraceSource
 
-__all__ = ["NO_GAPS", "engine_clock", "moved"]
+__all__ = ["engine_clock", "moved"]
 
 Ints = npt.NDArray[np.int64]
 Gaps = tuple[float | None, float | None]
-NO_GAPS: Gaps = (None, None)
 
 
 def engine_clock(recorded: Ints, parent: Ints | None, part: Slice, edges: Sequence[int]) -> tuple[Ints, Gaps]:
     """Recorded arrivals (ns from trace start) from where the lead-in begins, as fast as ``part`` has them, as if nobody waited
     for anybody; and ``gap_cv`` of the roots before and after their bursts were scaled. ``edges``: where the lead-in begins, the
     window, and where it ends. ``parent``: below 0 for a root; ``None``: all are."""
-    arrival, gaps = recorded, NO_GAPS
+    gaps: Gaps = (None, None)
+    arrival = recorded
     if part.burst_scale != 1.0:
         arrival, gaps = warp_roots(arrival, np.full(len(arrival), -1) if parent is None else parent, edges, part.burst_scale)
     moment = arrival - part.begin_ns

@@ -63,7 +63,6 @@ class TraceSource:
     trace has them; ``edges``: where the lead-in begins, the window, and where it ends, ``span_ns`` of the last two, so too.
     """
 
-
     def __init__(self, arrivals: pa.Table, extras: pa.Table | None, runs: pa.Table | None, *, name: str,
                  block_tokens: int | None, part: Slice, chosen: Chosen | None, tick_ns: int,
                  placement: Placement) -> None:  # fmt: skip
