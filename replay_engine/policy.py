@@ -19,7 +19,7 @@ from replay_engine.pool_settings import Pools, derive_pools, pool_of, pools_from
 from replay_engine.profile import Profile
 from replay_engine.rule_tables import RULE_TABLES, Tables, knob_hint, rules_from, rules_to, with_rule
 from replay_engine.rules import Rules
-from replay_engine.settings_file import locate, nearest, one_line, parse_toml, render_toml, with_nested
+from replay_engine.settings_file import file_name, locate, nearest, one_line, parse_toml, render_toml, with_nested
 from replay_engine.sglang_flags import looks_like_sglang, split_sglang
 from replay_engine.vllm_flags import KNOBS, knob_value, looks_like_command, render_flags, split_command
 
@@ -180,11 +180,11 @@ def _read(source: str | Path, profile: Profile) -> _Given:
     try:
         content = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise ConfigError(f"{one_line(text)}: not UTF-8 text; expected a policy in TOML") from None
+        raise ConfigError(f"{file_name(text)}: not UTF-8 text; expected a policy in TOML") from None
     except OSError as error:
         reason = error.strerror or "cannot be read"
-        raise ConfigError(f'policy {one_line(text)}: {reason}; expected a TOML file or "vllm serve ..."') from None
-    return _from_toml(content, one_line(text), path.stem)
+        raise ConfigError(f'policy {file_name(text)}: {reason}; expected a TOML file or "vllm serve ..."') from None
+    return _from_toml(content, file_name(text), path.stem)
 
 
 def _from_vllm(text: str, profile: Profile) -> _Given:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from replay_engine.config import ConfigError
-from replay_engine.settings_file import locate, nearest, one_line, parse_toml, render_toml
+from replay_engine.settings_file import file_name, locate, nearest, one_line, parse_toml, render_toml
 
 __all__ = [
     "DEFAULT_PROFILE",
@@ -238,13 +238,13 @@ def load_profile(name_or_path: str | Path) -> Profile:
     path = Path(name_or_path)
     if path.is_file():
         try:
-            return parse_profile(path.read_text(encoding="utf-8"), name)
+            return parse_profile(path.read_text(encoding="utf-8"), file_name(name))
         except UnicodeDecodeError:
-            raise ConfigError(f"{one_line(name)}: not UTF-8 text; expected a profile in TOML") from None
+            raise ConfigError(f"{file_name(name)}: not UTF-8 text; expected a profile in TOML") from None
     known: list[str] = []
     for profile in list_profiles():
         if name.lower() in (profile.name, *profile.aliases):
             return profile
         known += [profile.name, *profile.aliases]
     reason = "no such file" if name.endswith(".toml") or "/" in name else "no such profile"
-    raise ConfigError(f"profile {one_line(name)}: {reason}; {nearest(name, known)}; a TOML file is taken too")
+    raise ConfigError(f"profile {file_name(name)}: {reason}; {nearest(name, known)}; a TOML file is taken too")

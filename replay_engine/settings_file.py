@@ -10,13 +10,18 @@ from typing import Any
 
 from replay_engine.config import ConfigError
 
-__all__ = ["locate", "nearest", "one_line", "parse_toml", "render_toml", "with_nested"]
+__all__ = ["file_name", "locate", "nearest", "one_line", "parse_toml", "render_toml", "with_nested"]
 
 
 def one_line(value: object, limit: int = 80) -> str:
     """``value`` for an error message: control characters escaped, clipped to ``limit`` characters."""
     text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def file_name(path: object) -> str:
+    """``path`` for an error message: control characters escaped, and whole, since half a path finds no file."""
+    return one_line(path, 4096)
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["InputError", "LockedError", "TracekitError", "UsageError", "shown"]
+__all__ = ["InputError", "LockedError", "TracekitError", "UsageError", "shown", "shown_path"]
 
 CLIP = 80
 """Longest part of a foreign value that a message repeats, in characters."""
@@ -14,6 +14,11 @@ def shown(value: object, clip: int = CLIP) -> str:
     clipped = text[:clip]
     safe = "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in clipped)
     return safe + "..." if len(text) > clip else safe
+
+
+def shown_path(path: object) -> str:
+    """A path made safe to print, and whole: half a path finds no file."""
+    return shown(path, 4096)
 
 
 class TracekitError(Exception):
@@ -62,7 +67,7 @@ class InputError(TracekitError):
         self.expected = expected
 
     def __str__(self) -> str:
-        place = [] if self.file is None else [shown(self.file, 4096)]
+        place = [] if self.file is None else [shown_path(self.file)]
         if self.line is not None:
             place.append(f"line {self.line}")
         if self.column is not None:

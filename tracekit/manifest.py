@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracekit.again import option_beside
-from tracekit.errors import InputError, UsageError, shown
+from tracekit.errors import InputError, UsageError, shown, shown_path
 from tracekit.fingerprint import digest_of, host_document, library_versions, source_digest, text_digest
 from tracekit.store.files import read_json, write_json, write_text
 from tracekit.work_manifest import SCHEMA as WORK
@@ -128,7 +128,7 @@ def read_manifest(path: str | Path) -> dict[str, Any]:
     """The manifest in ``path``. ``UsageError`` where there is no file, ``InputError`` where it is none."""
     file = Path(path) / MANIFEST if Path(path).is_dir() else Path(path)
     if not file.is_file():
-        raise UsageError(f"--from {shown(str(path), 400)}: no such file; expected the {MANIFEST} of a run")
+        raise UsageError(f"--from {shown_path(path)}: no such file; expected the {MANIFEST} of a run")
     found = read_json(file)
     if found is not None and found.get("schema") == WORK:
         raise refuse_work(str(path), found)
@@ -136,7 +136,7 @@ def read_manifest(path: str | Path) -> dict[str, Any]:
         wanted = f"schema {SCHEMA}, as every replay writes it"
         raise InputError("not a manifest, or not a whole one", file=str(path), expected=wanted)
     if found["engine"] != "sim":
-        raise UsageError(f"--from {shown(str(path), 400)}: measured on a real engine, which never takes the same time twice;"
+        raise UsageError(f"--from {shown_path(path)}: measured on a real engine, which never takes the same time twice;"
                          " expected the manifest of a simulated run")  # fmt: skip
     return found
 

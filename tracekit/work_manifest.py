@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tracekit.errors import UsageError, shown
+from tracekit.errors import UsageError, shown, shown_path
 from tracekit.fingerprint import SHOWN, digest_of, host_document, library_versions
 from tracekit.store.files import write_json
 
@@ -73,7 +73,7 @@ def refuse_work(file: str, manifest: Mapping[str, Any]) -> UsageError:
     changed = [str(each["file"]) for each in read if _now(each) != each["sha256"]]
     also = f" ({', '.join(shown(name, 200) for name in changed)}: not as it was then)" if changed else ""
     verb, command = shown(manifest.get("verb"), 40), shown(manifest.get("command"), 2000)
-    return UsageError(f"--from {shown(file, 400)}: of tracekit {verb}, which replay does not repeat; run: {command}{also}")
+    return UsageError(f"--from {shown_path(file)}: of tracekit {verb}, which replay does not repeat; run: {command}{also}")
 
 
 def _now(read: Mapping[str, Any]) -> str | None:

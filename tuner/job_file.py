@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from replay_engine.settings_file import nearest
-from tracekit.errors import UsageError, shown
+from tracekit.errors import UsageError, shown, shown_path
 
 if TYPE_CHECKING:
     from tuner.tune import TuneReport
@@ -38,7 +38,7 @@ PATHS = ("trace", "policy", "profile", "space", "db")
 
 def read_job(path: str, options: Mapping[str, Any], typed: set[str]) -> dict[str, Any]:
     """``options`` with the file's values wherever the command line did not give any. Errors: ``UsageError``."""
-    where = f"--job {shown(path)}"
+    where = f"--job {shown_path(path)}"
     try:
         document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -19,7 +19,7 @@ from typing import Any
 from replay_engine.config import ConfigError
 from replay_engine.policy import Policy, apply_set
 from replay_engine.profile import Profile
-from tracekit.errors import UsageError, shown
+from tracekit.errors import UsageError, shown, shown_path
 from tracekit.experiments.knobs import knob_text
 from tracekit.traces.source import TraceSource
 from tuner.space import BUDGET, CHUNK, POOLS, SEQS, Knob, Space
@@ -76,7 +76,7 @@ def _policy_knobs(policy: Policy, source: TraceSource, engines: int) -> tuple[Kn
 
 
 def _read(text: str, policy: Policy, profile: Profile) -> tuple[Knob, ...]:
-    where = f"--space {shown(text)}"
+    where = f"--space {shown_path(text)}"
     if not os.path.exists(text):
         raise UsageError(f"{where}: neither {' nor '.join(SPACES)}, nor a file; expected one of them")
     try:

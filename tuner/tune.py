@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from tracekit.errors import UsageError, shown
+from tracekit.errors import UsageError, shown, shown_path
 from tracekit.experiments.run import _READING, Reading
 from tracekit.jobs import Job
 from tracekit.manifest import MANIFEST
@@ -152,7 +152,7 @@ class _Run:
             return self._finished(folder, plan, None, None, replays, verdict)
         study = open_study(plan, folder, storage)
         study.first()
-        self.tell(f"study: {study_name(plan)} in {'the database' if storage else shown(folder / 'study.journal', 300)}")
+        self.tell(f"study: {study_name(plan)} in {'the database' if storage else shown_path(folder / 'study.journal')}")
         with ExitStack() as stack:
             crew = self._crew(plan, folder)
             if crew is not None:

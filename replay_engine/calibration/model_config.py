@@ -10,7 +10,7 @@ from typing import Any
 
 from replay_engine.config import ConfigError
 from replay_engine.profile import ModelFacts
-from replay_engine.settings_file import one_line
+from replay_engine.settings_file import file_name, one_line
 
 __all__ = ["DTYPE_BYTES", "ReadModel", "read_model"]
 
@@ -38,7 +38,7 @@ def read_model(path: Path, dtype: str | None = None, kv_dtype: str | None = None
     does not fit the latency form."""
     file = path / "config.json" if path.is_dir() else path
     config = _read(file)
-    where = one_line(file.name if file.name != "config.json" else f"{file.resolve().parent.name}/config.json")
+    where = file_name(file.name if file.name != "config.json" else f"{file.resolve().parent.name}/config.json")
     for key in _EXPERTS:
         if isinstance(config.get(key), int) and config[key] > 1:
             raise ConfigError(
@@ -87,11 +87,11 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"{one_line(file)}: {error.strerror or 'cannot be read'}; expected a model's config.json") from None
+        raise ConfigError(f"{file_name(file)}: {error.strerror or 'cannot be read'}; expected a model's config.json") from None
     except ValueError:
-        raise ConfigError(f"{one_line(file)}: not JSON; expected a model's config.json") from None
+        raise ConfigError(f"{file_name(file)}: not JSON; expected a model's config.json") from None
     if not isinstance(document, Mapping):
-        raise ConfigError(f"{one_line(file)}: expected a JSON object")
+        raise ConfigError(f"{file_name(file)}: expected a JSON object")
     inner = document.get("text_config")  # models that also see images keep the decoder's sizes there
     return {**document, **inner} if isinstance(inner, Mapping) else dict(document)
 

@@ -69,6 +69,44 @@ def test_a_mistake_is_one_line_and_its_code(
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("of", ["{long}/absent.toml", "{long}/wrong.toml", "{long}/bytes.toml", "{long}/absent/out"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["replay", "{trace}", "--policy", "{file}"],
+        ["replay", "{trace}", "--profile", "{file}"],
+        ["profiles", "show", "{file}"],
+        ["calibrate", "{file}"],
+        ["calibrate", "{trace}", "--check", "h100", "--configs", "{file}"],
+        ["tune", "--job", "{file}"],
+        ["tune", "{trace}", "--slo", "ttft=1s", "--space", "{file}"],
+        ["synth", "made.jsonl", "--spec", "{file}"],
+        ["synth", "--recipe", "{file}", "--out", "made"],
+        ["gate", "{trace}", "--gate", "ttft_p99<=1s", "--baseline", "{file}"],
+        ["replay", "--from", "{file}"],
+        ["load", "{file}"],
+        ["anonymize", "{trace}", "--out", "{file}/x.jsonl"],
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else given,
+)
+def test_a_file_that_cannot_be_used_is_named_whole(
+    arguments: list[str], of: str, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However deep it lies: of half a path nobody finds the file, nor what follows it in the line."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / ("a-folder-with-a-long-name-" * 6) / ("and-another-in-it-" * 6)
+    folder.mkdir(parents=True)
+    (folder / "wrong.toml").write_text("wrong = [\n")
+    (folder / "bytes.toml").write_bytes(b"\xff\xfe\x00 = 3")
+    trace = tmp_path / "t.csv"
+    trace.write_text("arrival_s,input_tokens,output_tokens\n0,10,2\n")
+    file = of.format(long=folder)
+    assert main([each.format(file=file, trace=trace) for each in arguments]) in (2, 3)
+    err = capfd.readouterr().err
+    assert str(folder) in err, err
+    assert "Traceback" not in err
+
+
 def test_an_error_is_json_when_asked(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["profiles", "show", "h10", "--json"]) == 2
     out, err = capfd.readouterr()

@@ -17,7 +17,7 @@ from replay_engine.profile import load_profile
 from tracekit.calibration.interval_fit import FEWEST, Intervals, fit_intervals, report_intervals
 from tracekit.calibration.sources import SourceReport, SourceRequest
 from tracekit.calibration.vllm_header import LogFacts, read_facts
-from tracekit.errors import InputError, shown
+from tracekit.errors import InputError, shown, shown_path
 
 __all__ = ["calibrate_prometheus", "intervals_of_snapshots", "read_snapshots"]
 
@@ -39,7 +39,7 @@ def calibrate_prometheus(request: SourceRequest) -> SourceReport:
     """Of a file of snapshots, or a folder of files in the order of their names. ``InputError``: too few that tell a time;
     ``ConfigError``: a setting, or a fit that beats the prior's card."""
     facts, snapshots = read_snapshots(request.source, read_facts((), request.sets))
-    name = shown(request.source, 200)
+    name = shown_path(request.source)
     if len(snapshots) <= FEWEST:
         raise InputError(f"{len(snapshots)} snapshots: each has sums since the engine's start, only differences tell a time",
                          file=name, expected=f"{FEWEST + 1} or more, some seconds apart")  # fmt: skip

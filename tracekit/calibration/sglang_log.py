@@ -21,7 +21,7 @@ from replay_engine.calibration.samples import EAGER_MODE, Samples
 from replay_engine.profile import load_profile
 from tracekit.calibration.report import CalibrationReport
 from tracekit.calibration.sources import SourceRequest
-from tracekit.errors import InputError, shown
+from tracekit.errors import InputError, shown_path
 
 if TYPE_CHECKING:
     import polars as pl
@@ -44,7 +44,7 @@ def calibrate_sglang_log(request: SourceRequest) -> CalibrationReport:
     """``InputError``: no batch line, or too few that tell a time; ``ConfigError``: a fit that beats the prior's card."""
     samples = samples_of_batches(Path(request.source))
     if len(samples) < FEWEST:
-        raise InputError(f"{len(samples)} batches that tell how long they took", file=shown(request.source, 200),
+        raise InputError(f"{len(samples)} batches that tell how long they took", file=shown_path(request.source),
                          expected=f"{FEWEST} or more decode lines without prefill between, or prefills with a queue")  # fmt: skip
     prior = load_profile(request.prior) if request.prior is not None else None
     note = f"fitted: least squares of {len(samples)} batch lines of an SGLang log, means of the iterations between them"
@@ -73,7 +73,7 @@ def samples_of_batches(file: Path) -> Samples:
         **{name: line.str.extract(pattern).cast(pl.Float64) for name, pattern in KEYS.items()},
     )  # fmt: skip
     if not lines.height:
-        raise InputError("no batch line", file=shown(file, 200), expected="Decode batch, ... and Prefill batch, ... lines")
+        raise InputError("no batch line", file=str(file), expected="Decode batch, ... and Prefill batch, ... lines")
     parts = [_of_rank(part) for part in lines.partition_by("rank", maintain_order=True)]
     found = parts[0]
     for part in parts[1:]:

@@ -6,6 +6,7 @@ something to it; any other option is refused, so that none is ignored in silence
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from importlib import import_module
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from replay_engine.profile import Profile
-from tracekit.errors import InputError, UsageError, shown
+from tracekit.errors import InputError, UsageError, shown, shown_path
 
 __all__ = ["KINDS", "Kind", "ReportTable", "SourceReport", "SourceRequest", "calibrate_source", "find_kind", "write_profile"]
 
@@ -85,7 +86,7 @@ def write_profile(profile: Profile, file: str | Path) -> None:
     try:
         Path(file).write_text(profile.to_toml(), encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"--out {shown(file)}: {error.strerror or error}") from None
+        raise UsageError(f"--out {shown_path(file)}: {error.strerror or error}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,9 +162,9 @@ def calibrate_source(request: SourceRequest, kind: str | None = None) -> Written
             raise UsageError(f"{OPTIONS[each.name]}: means nothing to {found.what} (--as {name}); expected {takes}")
     path = Path(request.source)
     if name in FILES and not path.exists():
-        raise UsageError(f"{shown(request.source, 200)}: no such file; expected {found.what}")
+        raise UsageError(f"{shown_path(request.source)}: no such file; expected {found.what}")
     if name in FILES and path.is_dir() and name not in FOLDERS:
-        raise UsageError(f"{shown(request.source, 200)}: a folder; expected {found.what}")
+        raise UsageError(f"{shown_path(request.source)}: a folder; expected {found.what}")
     module, _, function = found.reads.partition(":")
     read: Callable[[SourceRequest], Written] = getattr(import_module(module), function)
     return read(request)
@@ -186,7 +187,9 @@ def find_kind(request: SourceRequest) -> str:
     if (path / "config.json").is_file():
         return "roofline"
     if path.exists():
-        raise UsageError(f"{shown(request.source)}: not a source of a known kind; expected {_expected()}")
+        raise UsageError(f"{shown_path(request.source)}: not a source of a known kind; expected {_expected()}")
+    if os.sep in request.source or not Path(request.db).exists():
+        raise UsageError(f"{shown_path(request.source)}: no such file, nor a recorded run; expected {_expected()}")
     return "run"
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.errors import InputError, shown
+from tracekit.errors import InputError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -89,7 +89,7 @@ def read_iteration_lines(file: str | Path) -> IterationLines:
         raise InputError(reason, file=str(file), expected="a log of vLLM") from None
     marked = text.filter(pl.col("line").str.contains(MARK, literal=True))
     if not len(marked):
-        raise InputError("no iteration line", file=shown(file, 200), expected="a log with --enable-logging-iteration-details")
+        raise InputError("no iteration line", file=str(file), expected="a log with --enable-logging-iteration-details")
     dummy = pl.col("line").str.contains("(dummy)", literal=True)
     once = pl.col("line").str.count_matches(MARK, literal=True) == 1
     fields = pl.col("line").str.split(MARK).list.last().str.extract_groups("^" + FIELDS)

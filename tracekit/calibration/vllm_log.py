@@ -22,7 +22,7 @@ from tracekit.calibration.residual import SHORTEST_MS, Judgement, judge
 from tracekit.calibration.sources import ReportTable, SourceReport, SourceRequest
 from tracekit.calibration.vllm_header import LogFacts, read_facts
 from tracekit.calibration.vllm_lines import IterationLines, read_iteration_lines
-from tracekit.errors import InputError, shown
+from tracekit.errors import InputError, shown_path
 
 __all__ = ["calibrate_vllm_log", "samples_of_lines"]
 
@@ -40,13 +40,13 @@ def calibrate_vllm_log(request: SourceRequest) -> SourceReport:
     if not verdict.whole and verdict.short > HALF:
         raise InputError(
             f"{verdict.short:.0%} of the iterations show no time at all: only the rest of the wait is logged under asynchronous"
-            " scheduling, and there was none", file=shown(request.source, 200), expected="a log with --no-async-scheduling",
+            " scheduling, and there was none", file=shown_path(request.source), expected="a log with --no-async-scheduling",
         )  # fmt: skip
     prior = load_profile(request.prior) if request.prior is not None else None
     c_ns = prior.latency.c_ns if prior is not None else 0.0
     samples, used = samples_of_lines(lines, facts, c_ns)
     if len(samples) < FEWEST:
-        raise InputError(f"{len(samples)} iterations that computed something", file=shown(request.source, 200),
+        raise InputError(f"{len(samples)} iterations that computed something", file=shown_path(request.source),
                          expected=f"{FEWEST} or more")  # fmt: skip
     host = Latency() if prior is None else prior.latency
     gap = verdict.gap_ns if verdict.whole else None

@@ -15,7 +15,7 @@ from replay_engine.profile import load_profile
 from tracekit.calibration.interval_fit import Intervals, fit_intervals, report_intervals
 from tracekit.calibration.sources import SourceReport, SourceRequest
 from tracekit.calibration.vllm_header import LogFacts, read_facts
-from tracekit.errors import InputError, shown
+from tracekit.errors import InputError, shown, shown_path
 
 if TYPE_CHECKING:
     import polars as pl
@@ -40,7 +40,7 @@ def calibrate_vllm_stats(request: SourceRequest) -> SourceReport:
         facts = read_facts(file.read(HEADER_BYTES).splitlines(), request.sets)
     rows = intervals_of_stats(lines, facts)
     prior = load_profile(request.prior) if request.prior is not None else None
-    latency, terms = fit_intervals(rows, prior, file=shown(request.source, 200))
+    latency, terms = fit_intervals(rows, prior, file=shown_path(request.source))
     notes = []
     if facts.kv_tokens is None:
         lacks = "the size of the KV cache is not known; expected the start of the log, or --set num_gpu_blocks=N"

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from tracekit.errors import UsageError, shown
+from tracekit.errors import UsageError, shown, shown_path
 
 __all__ = ["STDOUT", "refuse_existing", "whole_file", "whole_folder"]
 
@@ -40,7 +40,7 @@ def whole_file(out: str | Path, *, force: bool = False) -> Iterator[IO[bytes]]:
     path = Path(out)
     refuse_existing(path, force)
     if path.is_dir():
-        raise UsageError(f"{shown(path, 400)}: a folder; expected a file")
+        raise UsageError(f"{shown_path(path)}: a folder; expected a file")
     with _told(path):
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
         part = Path(name)
@@ -72,7 +72,7 @@ def whole_folder(out: str | Path, ours: frozenset[str], *, force: bool = False) 
             if path.is_dir():
                 path.rename(old)
             elif os.path.lexists(path):
-                raise UsageError(f"{shown(path, 400)}: came into being meanwhile; nothing was changed")
+                raise UsageError(f"{shown_path(path)}: came into being meanwhile; nothing was changed")
             part.rename(path)
             shutil.rmtree(old, ignore_errors=True)
         finally:
@@ -81,10 +81,10 @@ def whole_folder(out: str | Path, ours: frozenset[str], *, force: bool = False) 
 
 def _refuse_foreign(path: Path, ours: frozenset[str]) -> None:
     if path.is_symlink() or not path.is_dir():
-        raise UsageError(f"{shown(path, 400)}: no folder; expected a free name, or a folder of an earlier export")
+        raise UsageError(f"{shown_path(path)}: no folder; expected a free name, or a folder of an earlier export")
     foreign = sorted({each.name for each in path.iterdir()} - ours)
     if foreign:
-        raise UsageError(f"{shown(path, 400)}: holds {shown(foreign[0])}, which no export wrote; expected another folder")
+        raise UsageError(f"{shown_path(path)}: holds {shown(foreign[0])}, which no export wrote; expected another folder")
 
 
 def _put(part: Path, path: Path, force: bool) -> None:
@@ -94,7 +94,7 @@ def _put(part: Path, path: Path, force: bool) -> None:
     try:
         os.link(part, path)  # unlike a rename it never replaces what came into being meanwhile
     except FileExistsError:
-        raise UsageError(f"{shown(path, 400)}: came into being meanwhile; nothing was changed") from None
+        raise UsageError(f"{shown_path(path)}: came into being meanwhile; nothing was changed") from None
     except OSError:  # a file system without hard links
         part.replace(path)
 
@@ -108,7 +108,7 @@ def _told(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         reason = error.strerror or str(error)
-        raise UsageError(f"{shown(path, 400)}: cannot be written ({reason}); nothing was changed") from None
+        raise UsageError(f"{shown_path(path)}: cannot be written ({reason}); nothing was changed") from None
 
 
 def _umask() -> int:

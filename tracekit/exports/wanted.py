@@ -12,7 +12,7 @@ from replay_engine.config import ConfigError
 from replay_engine.policy import Policy, apply_set, build_policy, default_policy
 from replay_engine.profile import Profile, load_profile, parse_profile
 from replay_engine.rule_tables import rules_to
-from tracekit.errors import UsageError, shown
+from tracekit.errors import UsageError, shown, shown_path
 from tracekit.experiments.knobs import flat_policy, knob_text
 
 __all__ = ["Setting", "Wanted", "fewest_settings", "read_tuned", "wanted_by_finding", "wanted_by_run", "wanted_by_tuner"]
@@ -147,11 +147,11 @@ def read_tuned(path: str | Path) -> dict[str, Any]:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not JSON"
-        raise UsageError(f"{shown(path, 400)}: {reason}; expected what `tracekit tune --json` prints") from None
+        raise UsageError(f"{shown_path(path)}: {reason}; expected what `tracekit tune --json` prints") from None
     if not isinstance(document, dict) or document.get("schema") != TUNED or any(
         document.get(each) for each in ("dry_run", "search_only")
     ):
-        raise UsageError(f"{shown(path, 400)}: no answer of a tuner ({TUNED}); expected what `tracekit tune --json` prints")
+        raise UsageError(f"{shown_path(path)}: no answer of a tuner ({TUNED}); expected what `tracekit tune --json` prints")
     return _with_plan(document, Path(path).with_name("plan.json"))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tracekit import __version__
-from tracekit.errors import InputError, UsageError, shown
+from tracekit.errors import InputError, UsageError, shown, shown_path
 from tracekit.experiments.knobs import differing, knob_text
 from tracekit.fingerprint import code_digest, digest_of, rests_on
 from tracekit.gate.metrics import METRICS, Figure, Figures
@@ -75,7 +75,7 @@ def read_baseline(file: str | Path) -> Baseline:
     """The baseline in ``file``. ``InputError`` where it is none, or of another version."""
     path = Path(file)
     if not path.is_file():
-        raise UsageError(f"--baseline {shown(str(file), 400)}: no such file; --write-baseline {shown(str(file), 400)} makes one")
+        raise UsageError(f"--baseline {shown_path(file)}: no such file; --write-baseline {shown_path(file)} makes one")
     found = read_json(path)
     if found is None or found.get("schema") != SCHEMA:
         given = "no JSON document" if found is None else f"schema {shown(found.get('schema'))}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from replay_engine.config import ConfigError
 from tracekit import __version__
 from tracekit.diagnosis.wording import headline
-from tracekit.errors import TracekitError, UsageError, shown
+from tracekit.errors import TracekitError, UsageError, shown, shown_path
 from tracekit.fingerprint import code_digest, rests_on
 from tracekit.gate.baseline import Baseline, Mismatch, baseline_document, mismatches, read_baseline
 from tracekit.gate.limits import Gate, parse_gates
@@ -233,11 +233,11 @@ class _Work:
         """Never over limits that were not kept: a baseline that follows every regression guards nothing."""
         verdict = document["verdict"]
         if verdict != "passed":
-            self.notes.append(f"{shown(str(path), 200)} is not written: the gate is {verdict}")
+            self.notes.append(f"{shown_path(path)} is not written: the gate is {verdict}")
             return
         if not path.parent.is_dir():
-            raise UsageError(f"--write-baseline {shown(str(path), 400)}: no such folder; expected a file in an existing one")
+            raise UsageError(f"--write-baseline {shown_path(path)}: no such folder; expected a file in an existing one")
         replays = Replays(done.setup, "baseline", full=True, told=self._told)
         findings = [each["id"] for each in document["findings"]]
         write_json(path, baseline_document(replays, seeds, done.plain().figures, findings))
-        self.notes.append(f"baseline written: {shown(str(path), 200)}, seeds {seeds[0]} to {seeds[-1]}; commit it")
+        self.notes.append(f"baseline written: {shown_path(path)}, seeds {seeds[0]} to {seeds[-1]}; commit it")

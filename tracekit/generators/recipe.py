@@ -19,7 +19,7 @@ from replay_engine.config import ConfigError
 from replay_engine.policy import Policy, build_policy
 from replay_engine.profile import Latency, Profile
 from replay_engine.settings_file import render_toml
-from tracekit.errors import UsageError, shown
+from tracekit.errors import UsageError, shown, shown_path
 from tracekit.generators.prefixes import BLOCK_TOKENS, PromptBlocks
 from tracekit.generators.recipe_file import Recipe, read_recipe
 from tracekit.generators.recipe_pools import fleet_table, pool_tables
@@ -114,7 +114,7 @@ def policy_of(recipe: Recipe, profile: Profile) -> Policy:
     try:
         return build_policy(profile, text)
     except ConfigError as error:
-        raise UsageError(f"{shown(recipe.file, 4096)}: {error}") from None
+        raise UsageError(f"{shown_path(recipe.file)}: {error}") from None
 
 
 def _tables(recipe: Recipe) -> dict[str, dict[str, Any]]:

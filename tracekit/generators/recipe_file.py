@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tracekit.errors import InputError, UsageError, shown
+from tracekit.errors import InputError, UsageError, shown, shown_path
 
 __all__ = ["Recipe", "read_recipe"]
 
@@ -44,13 +44,13 @@ class Recipe:
         """File, line and key, for messages."""
         known = next((path[:n] for n in range(len(path), 0, -1) if path[:n] in self.lines), None)
         line = f", line {self.lines[known]}" if known else ""
-        return f"{shown(self.file, 4096)}{line}: {'.'.join(map(str, path))}"
+        return f"{shown_path(self.file)}{line}: {'.'.join(map(str, path))}"
 
     def variant(self, name: str) -> Recipe:
         """The recipe with a variant's settings over the base's. Errors: ``UsageError``."""
         if name not in self.variants:
             known = ", ".join(self.variants) or "none"
-            raise UsageError(f"{shown(self.file, 4096)}: no variant {shown(name)}; expected one of {known}")
+            raise UsageError(f"{shown_path(self.file)}: no variant {shown(name)}; expected one of {known}")
         given = self.variants[name]
         load = copy.deepcopy(self.load)
         for cls, over in (given.get("load") or {}).items():

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from tracekit.errors import UsageError, shown
+from tracekit.errors import UsageError, shown, shown_path
 from tracekit.slices import parse_window
 from tracekit.traces.arrow_columns import aligned, codes, ints
 from tracekit.traces.columns import EXTRA
@@ -47,7 +47,7 @@ def anonymize(inputs: str | Path | Sequence[str | Path], out: str | Path, *, win
     ``reading`` goes to ``read_trace``. Errors: ``UsageError``, ``InputError``.
     """
     if Path(out).exists():
-        raise UsageError(f"--out {shown(out)}: this file is there already; expected a new name")
+        raise UsageError(f"--out {shown_path(out)}: this file is there already; expected a new name")
     trace = read_trace(inputs, **reading)
     keep = _window(trace, window)
     columns = _columns(trace, keep, (salt or secrets.token_hex(16)).encode())
@@ -198,7 +198,8 @@ def _write(out: Path, columns: dict[str, list[Any]]) -> None:
             else:
                 file.writelines(_lines(columns))
     except OSError as error:
-        raise UsageError(f"--out {shown(out)}: cannot be written ({error.strerror}); expected a file that can be made") from None
+        said = f"cannot be written ({error.strerror}); expected a file that can be made"
+        raise UsageError(f"--out {shown_path(out)}: {said}") from None
 
 
 def _lines(columns: dict[str, list[Any]]) -> Iterator[bytes]:

@@ -14,9 +14,9 @@ from typing import Any
 
 from replay_engine.config import ConfigError
 from replay_engine.policy import Policy
-from replay_engine.settings_file import one_line, parse_toml
+from replay_engine.settings_file import file_name, one_line, parse_toml
 from tracekit.diagnosis.stored import load_run_data
-from tracekit.errors import UsageError, shown
+from tracekit.errors import UsageError, shown_path
 from tracekit.store import Store
 from tracekit.traces.load import read_trace
 from tracekit.traces.source import TraceSource
@@ -51,8 +51,8 @@ def read_configs(file: str | Path, store: Store) -> list[Config]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--configs {shown(file)}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from None
-    where = one_line(path.name)
+        raise UsageError(f"--configs {shown_path(file)}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from None
+    where = file_name(path)
     entries = parse_toml(text, where).get("config")
     if not isinstance(entries, list) or len(entries) < 2 or not all(isinstance(each, Mapping) for each in entries):
         raise ConfigError(f"{where}: expected two or more [[config]] tables, each with a trace or a run")
