@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import dash_mantine_components as dmc
 from dash import ClientsideFunction, Dash, Input, Output, dcc, html
 
 from dashboards.address import Address, parse_address
@@ -36,7 +35,7 @@ FRAME_MS = 5000
 
 def frame(db: Path, banner: str | None, *, signed_in: bool = False) -> Any:
     """The shell; ``banner``: a warning that stands above everything; ``signed_in``: there is a session to end."""
-    shell = html.Div(
+    return html.Div(
         [
             html.A("Skip to the page", href="#page", className="skip"),
             html.P(banner, className="banner", role="alert", hidden=banner is None),
@@ -58,7 +57,7 @@ def frame(db: Path, banner: str | None, *, signed_in: bool = False) -> Any:
                 ],
                 className="body",
             ),
-            dmc.Modal(_help(), id="help", title="Keys", opened=False, size="lg"),
+            _help(),
             dcc.Location(id="url", refresh=False),
             dcc.Interval(id="frame-tick", interval=FRAME_MS),
             dcc.Interval(id="live-tick", interval=LIVE_MS),
@@ -68,23 +67,14 @@ def frame(db: Path, banner: str | None, *, signed_in: bool = False) -> Any:
         ],
         className="frame",
     )
-    return dmc.MantineProvider(shell, id="mantine", forceColorScheme="light", theme={"fontFamily": "system-ui, sans-serif"})
 
 
 def _side(db: Path, signed_in: bool) -> Any:
-    themes = {"system": "as the system", "light": "light", "dark": "dark"}
-    choice = dmc.RadioGroup(
-        dmc.Stack([dmc.Radio(label=text, value=name, size="xs") for name, text in themes.items()], gap=6),
-        id="theme-choice",
-        value="system",
-        persistence=True,
-        persistence_type="local",
-        **aria("Theme"),
-    )
+    opens: dict[str, Any] = {"aria-haspopup": "dialog"}
     foot = [
         html.Span(db.name, className="database", title=str(db)),
-        html.Div(choice, className="themes"),
-        html.Button("Keys ?", id="help-open", type="button"),
+        html.Div(id="themes", className="themes", role="radiogroup", **aria("Theme")),
+        html.Button("Keys ?", id="help-open", type="button", **opens),
     ]
     if signed_in:
         foot.append(html.Form(html.Button("Sign out"), action=SIGN_OUT, method="post"))
@@ -93,8 +83,11 @@ def _side(db: Path, signed_in: bool) -> Any:
 
 
 def _help() -> Any:
+    """The browser's own dialog: it keeps the keyboard in, closes on Esc, and gives the focus back."""
     rows = [html.Tr([html.Td(html.Kbd(keys)), html.Td(text)]) for keys, text in KEYS]
-    return html.Table(html.Tbody(rows), className="keys")
+    head = html.Div([html.H2("Keys", id="help-title"), html.Button("Close", type="button", id="help-close")], className="head")
+    told: dict[str, Any] = {"aria-labelledby": "help-title"}
+    return html.Dialog([head, html.Table(html.Tbody(rows), className="keys")], id="help", **told)
 
 
 def _rail(pathname: str, search: str) -> list[Any]:
@@ -125,20 +118,13 @@ def register_frame(app: Dash, book: RunBook) -> None:
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("tracekit", "theme"),
         Output("theme", "data"),
-        Output("mantine", "forceColorScheme"),
         Output("narrow", "data"),
-        Input("theme-choice", "value"),
+        Input("themes", "id"),
     )
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("tracekit", "share"),
         Output("shared", "children"),
         Input("share", "n_clicks"),
-        prevent_initial_call=True,
-    )
-    app.clientside_callback(  # type: ignore[no-untyped-call]
-        ClientsideFunction("tracekit", "help"),
-        Output("help", "opened"),
-        Input("help-open", "n_clicks"),
         prevent_initial_call=True,
     )
 

@@ -79,11 +79,19 @@
     Escape: () => { const chips = document.querySelectorAll("#chips .chip"); if (chips.length) { chips[chips.length - 1].click(); } return chips.length > 0; },
   };
 
+  // The help: a click beside it closes it too.
+  document.addEventListener("click", function (event) {
+    const help = document.getElementById("help");
+    const at = event.target.closest && event.target.closest("#help-open, #help-close");
+    if (help && at && at.id === "help-open") { help.showModal(); }
+    if (help && ((at && at.id === "help-close") || event.target === help)) { help.close(); }
+  });
+
   document.addEventListener("keydown", function (event) {
     if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) {
       return;
     }
-    if (document.querySelector("[role=dialog]") && event.key !== "?") {
+    if (document.querySelector("dialog[open]")) {
       return;
     }
     if (going) {

@@ -4,7 +4,17 @@
   const api = (window.dash_clientside = window.dash_clientside || {});
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const narrow = window.matchMedia("(max-width: 800px)");
-  let choice = "system";
+  const THEMES = { system: "as the system", light: "light", dark: "dark" };
+  const KEPT = "tracekit.theme";
+  let choice = kept();
+
+  // What somebody chose on this machine; a browser may keep nothing for us.
+  function kept() {
+    try {
+      const found = localStorage.getItem(KEPT);
+      return found in THEMES ? found : "system";
+    } catch (refused) { return "system"; }
+  }
 
   function effective() {
     return choice === "system" ? (dark.matches ? "dark" : "light") : choice;
@@ -15,19 +25,35 @@
     return effective();
   }
 
-  dark.addEventListener("change", function () {
-    if (choice === "system") {
-      const now = paint();
-      api.set_props("theme", { data: now });
-      api.set_props("mantine", { forceColorScheme: now });
+  function repaint() { api.set_props("theme", { data: paint() }); }
+
+  function choose(name) {
+    choice = name;
+    try { localStorage.setItem(KEPT, name); } catch (refused) { /* it holds as long as the page */ }
+    repaint();
+  }
+
+  // The themes as radio buttons, once there is a place for them: Dash has no plain ones.
+  function offer(box) {
+    for (const [name, text] of Object.entries(THEMES)) {
+      const input = document.createElement("input");
+      Object.assign(input, { type: "radio", name: "theme", value: name, checked: name === choice });
+      input.addEventListener("change", function () { choose(name); });
+      const label = document.createElement("label");
+      label.append(input, text);
+      box.append(label);
     }
-  });
+  }
+
+  dark.addEventListener("change", function () { if (choice === "system") { repaint(); } });
   paint();
   document.documentElement.lang = "en";
   // What components leave behind that a keyboard or a screen reader trips over: hidden fields in the order of tabs, fields without a name.
   let mending = false;
   function mend() {
     mending = false;
+    const themes = document.getElementById("themes");
+    if (themes && !themes.firstChild) { offer(themes); }
     for (const each of document.querySelectorAll('.dash-dropdown-focus-target[tabindex="0"]')) { each.tabIndex = -1; }
     for (const each of document.querySelectorAll("input[type=file]:not([aria-label])")) { each.setAttribute("aria-label", "Choose a file"); }
   }
@@ -122,11 +148,7 @@
   }
 
   api.tracekit = {
-    theme: function (value) {
-      choice = value || "system";
-      const now = paint();
-      return [now, now, narrow.matches];
-    },
+    theme: function () { return [effective(), narrow.matches]; },
     share: function () {
       const copied = navigator.clipboard ? navigator.clipboard.writeText(location.href) : Promise.reject();
       return copied.then(
@@ -212,9 +234,6 @@
     },
     same: function (value) {
       return value;
-    },
-    help: function () {
-      return true;
     },
     navigate: function (run, replica, span, begin, end, unit, whole, relayout, search, drawn) {
       const query = new URLSearchParams(search || "");

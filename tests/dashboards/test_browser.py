@@ -238,7 +238,10 @@ def test_from_the_list_of_runs_to_the_verdict_to_the_iterations(tmp_path: Path, 
         page.keyboard.press("q")
         shown.until("rq-said", "requests are selected")
         page.keyboard.press("?")
-        page.get_by_role("dialog").wait_for()
+        page.get_by_role("dialog", name="Keys").wait_for()
+        page.keyboard.press("g")  # keys are the dialog's while it is open
+        page.keyboard.press("v")
+        assert page.evaluate("document.activeElement.id") == "help-close"
         page.keyboard.press("Escape")
         page.get_by_role("dialog").wait_for(state="hidden")
         page.go_back()

@@ -280,6 +280,11 @@ def test_nothing_stands_in_anybodys_way(half: str, cases: Cases, site: Watched) 
         settled(site)
         found += [(page.path, "dark", *each) for each in in_the_way(axe, site.page, {"runOnly": ["color-contrast"]})]
         site.page.emulate_media(color_scheme="light")
+    site.page.evaluate("document.activeElement.blur()")
+    site.page.keyboard.press("?")
+    site.page.get_by_role("dialog").wait_for()
+    found += [("help", *each) for each in in_the_way(axe, site.page, {})]
+    site.page.keyboard.press("Escape")
     assert found == []
 
 
