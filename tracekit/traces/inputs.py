@@ -11,6 +11,7 @@ import hashlib
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -193,12 +194,14 @@ def _prepare(name: str, stream: BinaryIO, path: Path | None, number: int, folder
     else:
         copy = None if path is not None else open(folder / f"{number}.plain", "wb")  # noqa: SIM115
         try:
-            while data:
-                digest.update(data)
-                scan.feed(data)
-                if copy is not None:
-                    copy.write(data)
-                data = stream.read(CHUNK)
+            with ThreadPoolExecutor(1) as beside:  # the digest is half of the work, and leaves the interpreter to others
+                while data:
+                    digested = beside.submit(digest.update, data)
+                    scan.feed(data)
+                    if copy is not None:
+                        copy.write(data)
+                    data = stream.read(CHUNK)
+                    digested.result()
         finally:
             if copy is not None:
                 copy.close()

@@ -136,20 +136,26 @@ def _unchained(runs: Runs) -> int:
         return 0
     previous = np.concatenate([[-1], runs.first[:-1] + runs.length[:-1] - 1])
     previous[runs.pos == 0] = -1
-    fresh = previous != runs.first - 1
-    pairs = np.unique(np.stack([runs.first[fresh], previous[fresh]], axis=1), axis=0)
-    begins, counts = np.unique(pairs[:, 0], return_counts=True)
-    order = np.argsort(runs.first, kind="stable")
-    first, reach = runs.first[order], np.maximum.accumulate((runs.first + runs.length)[order])
+    order = np.argsort(runs.first)
+    first, previous, reach = runs.first[order], previous[order], np.maximum.accumulate((runs.first + runs.length)[order])
+    fresh = previous != first - 1
+    first_fresh, previous = first[fresh], previous[fresh]
+    same = first_fresh[1:] == first_fresh[:-1]
+    clash = np.unique(first_fresh[1:][same & (previous[1:] != previous[:-1])])
     # a run that begins before this id and goes beyond it has it inside, after its neighbour
+    begins = first_fresh[np.concatenate([[True], ~same])] if len(first_fresh) else first_fresh
     below = np.searchsorted(first, begins, "left") - 1
-    inside = (below >= 0) & (reach[np.maximum(below, 0)] > begins)
-    return int(((counts > 1) | inside).sum())
+    inside = begins[(below >= 0) & (reach[np.maximum(below, 0)] > begins)]
+    return len(np.union1d(clash, inside))
 
 
 def _repeated(runs: Runs) -> int:
     """Requests with two runs that overlap."""
-    order = np.lexsort((runs.first, runs.req_idx))
-    owner, first, end = runs.req_idx[order], runs.first[order], (runs.first + runs.length)[order]
+    owner, first, end = runs.req_idx, runs.first, runs.first + runs.length
+    falls = (owner[1:] == owner[:-1]) & (first[1:] < end[:-1])
+    some = np.isin(owner, owner[1:][falls])  # the runs of all others rise, so that none meets another
+    owner, first, end = owner[some], first[some], end[some]
+    order = np.lexsort((first, owner))
+    owner, first, end = owner[order], first[order], end[order]
     overlap = (owner[1:] == owner[:-1]) & (first[1:] < end[:-1])
     return len(np.unique(owner[1:][overlap]))

@@ -26,7 +26,7 @@ from tracekit.traces.units import duration_unit, nanoseconds
 
 __all__ = ["Batches", "Derive", "Discover", "json_line_batches", "read_batches", "read_json_lines"]
 
-BLOCK_BYTES = 24 << 10
+BLOCK_BYTES = 48 << 10
 """Small, so that a block's objects are still in the processor's cache when their values are taken."""
 
 GATHERED_ROWS = 4096
