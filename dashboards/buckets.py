@@ -131,11 +131,16 @@ class _Cut:
 
     def holder(self, values: npt.NDArray[Any]) -> Ints:
         """Number of the first iteration with a bucket's largest value; -1 where idle."""
-        found = np.full(len(self.first), -1, np.int64)
-        numbers = self.frame["iteration"]
-        for k in np.flatnonzero(self.busy):
-            a, b = int(self.first[k]), int(self.past[k])
-            found[k] = numbers[a + int(values[a:b].argmax())]
+        found, last = np.full(len(self.first), -1, np.int64), self.count - 1
+        if last < 0:
+            return found
+        if int(values.max()) < (1 << 62) // self.count:  # the largest, and of the largest the first, in one number
+            most = self.reduced(np.maximum, values.astype(np.int64) * self.count + np.arange(last, -1, -1))
+            where = last - most[self.busy] % self.count
+        else:
+            pairs = zip(self.first[self.busy], self.past[self.busy], strict=True)
+            where = np.array([a + int(values[a:b].argmax()) for a, b in pairs], np.int64)
+        found[self.busy] = self.frame["iteration"][where]
         return found
 
 

@@ -18,6 +18,8 @@ from dashboards.timeline_layout import BLAME_AXIS, OLDEST_AXIS, timeline_layout
 __all__ = ["Drawn", "timeline_figure"]
 
 Trace = dict[str, Any]
+EVEN_NS = 1000
+"""Equal buckets of at least this width differ by the rounding of their edges only, which nobody sees."""
 
 
 class _Strips:
@@ -27,7 +29,7 @@ class _Strips:
         self.buckets = buckets
         self.theme = theme
         self.traces: list[Trace] = []
-        self._x = packed(buckets.edges_ns / 1e9, "f8")
+        self._x = _edges(buckets)
 
     def _steps(self, values: npt.NDArray[Any]) -> dict[str, str]:
         return packed(np.append(values, values[-1:]), "f4")
@@ -35,9 +37,9 @@ class _Strips:
     def add(self, strip: int, name: str, values: npt.NDArray[Any], hover: str, **more: Any) -> None:
         axis = "" if strip == 0 else str(strip + 1)
         trace: Trace = {
-            "type": "scatter", "mode": "lines", "name": name, "x": self._x, "y": self._steps(values), "yaxis": f"y{axis}",
+            "type": "scatter", "mode": "lines", "name": name, "y": self._steps(values), "yaxis": f"y{axis}",
             "legend": f"legend{axis}", "hovertemplate": hover + "<extra></extra>",
-        }  # fmt: skip
+        } | self._x  # fmt: skip
         trace["line"] = {"shape": "hv", "width": 1, **more.pop("line", {})}
         self.traces.append(trace | more)
 
@@ -62,11 +64,25 @@ class _Strips:
             more |= {"fill": "tozeroy", "fillcolor": self.theme.faint}
         self.add(strip, name, values, hover, line={"color": colour, "width": 0.8}, **more)
 
-    def level(self, strip: int, name: str, value: float, unit: str, dash: str = "dash") -> None:
-        """A bound that holds for the whole run."""
-        flat = np.full(len(self.buckets.iterations), value)
-        line = {"color": self.theme.line, "dash": dash, "width": 1.2}
-        self.add(strip, name, flat, f"{name} %{{y:,}} {unit}", line=line, hoverinfo="skip", hovertemplate=None)
+    def level(self, strip: int, name: str, value: float, dash: str = "dash") -> None:
+        """A bound that holds for the whole run: two points."""
+        axis, ends = "" if strip == 0 else str(strip + 1), self.buckets.edges_ns[[0, -1]] / 1e9
+        self.traces.append(
+            {
+                "type": "scatter", "mode": "lines", "name": name, "x": packed(ends, "f8"), "y": packed(np.full(2, value), "f4"),
+                "yaxis": f"y{axis}", "legend": f"legend{axis}", "hoverinfo": "skip",
+                "line": {"color": self.theme.line, "dash": dash, "width": 1.2},
+            }
+        )  # fmt: skip
+
+
+def _edges(buckets: Buckets) -> Trace:
+    """Where buckets begin: every edge, or the first one and their width where all are as wide."""
+    edges = buckets.edges_ns
+    widths = np.diff(edges)
+    if buckets.exact or widths.min() < EVEN_NS:
+        return {"x": packed(edges / 1e9, "f8")}
+    return {"x0": int(edges[0]) / 1e9, "dx": int(edges[-1] - edges[0]) / len(widths) / 1e9}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +171,7 @@ def _batch(strips: _Strips, budget: int | None) -> None:
         given = mean["decode"] + mean["prefill"] + mean["recomputed"]
         unused = np.where(strips.buckets.busy_ns > 0, np.maximum(budget - given, 0), 0)
         strips.stack(0, "unused budget", unused, "tokens", theme.spare)
-        strips.level(0, "token budget", budget, "tokens")
+        strips.level(0, "token budget", budget)
 
 
 def _sequences(strips: _Strips) -> None:
@@ -197,9 +213,9 @@ def _kv(strips: _Strips, kv_total: int | None, reserved: int) -> None:
     if kv_total is not None:
         free = kv_total - buckets.mean["kv_used"] - buckets.mean["kv_cached"]
         strips.stack(2, "free", np.where(buckets.busy_ns > 0, np.maximum(free, 0), 0), "blocks", theme.spare)
-        strips.level(2, "all blocks", kv_total, "blocks")
+        strips.level(2, "all blocks", kv_total)
     if kv_total is not None and reserved:
-        strips.level(2, "watermark", kv_total - reserved, "blocks", "dot")
+        strips.level(2, "watermark", kv_total - reserved, "dot")
     there = np.flatnonzero(buckets.preempted)
     if len(there):
         counts = buckets.preempted[there]

@@ -8,7 +8,9 @@ from typing import Any
 
 from dash import dcc, html
 
-__all__ = ["GRAPH", "aria", "control", "copy_button", "data_table", "drawn_numbers", "figure_with_table"]
+__all__ = [
+    "GRAPH", "aria", "chart_exports", "control", "copy_button", "data_table", "drawn_numbers", "figure_with_table", "told_table",
+]  # fmt: skip
 
 
 GRAPH: Any = {
@@ -55,7 +57,7 @@ def figure_with_table(
         [
             html.Figcaption(said, id=f"{name}-said", className="summary"),
             html.Div(dcc.Graph(id=name, figure=figure, config=GRAPH), role="group", **aria(said)),
-            html.Div([table, _exports(name)], className="below"),
+            html.Div([table, chart_exports(name)], className="below"),
         ],
         className="drawn",
     )
@@ -68,12 +70,18 @@ def drawn_numbers(head: Sequence[str], rows: Sequence[Sequence[Any]], *, opened:
     caption = f"The drawn numbers{more}"
     if opened or not all(isinstance(cell, str | int | float) for row in rows[:_MOST_ROWS] for cell in row):
         return data_table(head, rows[:_MOST_ROWS], caption=caption, numeric=1)
-    told = json.dumps({"caption": caption, "head": list(head), "rows": [list(row) for row in rows[:_MOST_ROWS]]})
-    data: dict[str, Any] = {"data-table": told}
+    return told_table(head, rows[:_MOST_ROWS], caption)
+
+
+def told_table(head: Sequence[str], rows: Sequence[Sequence[str | int | float]], caption: str) -> Any:
+    """A table as data: the browser makes it (``assets/charts.js``) when the switch before it is opened. The first cell of a row
+    names it, the others are numbers, set flush right."""
+    told = {"caption": caption, "head": list(head), "rows": [list(row) for row in rows]}
+    data: dict[str, Any] = {"data-table": json.dumps(told)}
     return html.Div(className="wide told", **data)
 
 
-def _exports(name: str) -> Any:
+def chart_exports(name: str) -> Any:
     """Buttons that save a chart (``assets/charts.js``): as an image, which is light unless Shift is held, or its
     numbers."""
     kinds = (("PNG", "this chart as PNG, light; with Shift as it is"), ("SVG", "this chart as SVG, light; with Shift as it is"),

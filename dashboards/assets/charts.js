@@ -63,8 +63,8 @@
 
   function rowsOf(trace) {
     const name = trace.name || "";
-    const x = trace.x || [];
     const y = trace.y || [];
+    const x = trace.x || Array.from(y, (_, at) => trace.x0 + at * trace.dx);
     if (trace.type === "heatmap") {
       const found = [];
       for (let row = 0; row < y.length; row += 1) {

@@ -8,7 +8,7 @@ from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html
 from dash.exceptions import PreventUpdate
 
 from dashboards.address import UNITS
-from dashboards.markup import aria, control
+from dashboards.markup import aria, chart_exports, control
 from dashboards.pages.timeline_answer import COVERED, HIDDEN, OUTPUTS, QUIET_MS, WINDOWS, prepare_overlay, render
 from dashboards.pages.timeline_detail import register_detail
 from dashboards.palette import THEMES
@@ -48,23 +48,28 @@ def layout() -> Any:
             ),
             html.P(id="status", className="status", role="status"),
             html.P(id="notice", className="notice", role="alert"),
-            html.Figure(
-                [
-                    html.P("Drag over a strip to zoom, double-click or press Whole run to see all of it.", className="hint"),
-                    html.Div(dcc.Graph(id="timeline", figure={"data": [], "layout": {}}, config=GRAPH), **IMAGE),
-                    html.Figcaption(id="summary", className="summary"),
-                    html.Details([html.Summary("The same as a table"), html.Div(id="timeline-table")]),
-                ],
-                id="timeline-box",
-                className="drawn",
-                style=COVERED,
-            ),
+            _figure(),
             html.Div(id="timeline-detail"),
             dcc.Interval(id="tick", interval=QUIET_MS),
             dcc.Store(id="drawn", data={}),
             dcc.Store(id="overlaid"),
             dcc.Store(id="navigated"),
         ]
+    )
+
+
+def _figure() -> Any:
+    table = html.Details([html.Summary("The same as a table"), html.Div(id="timeline-table")])
+    return html.Figure(
+        [
+            html.P("Drag over a strip to zoom, double-click or press Whole run to see all of it.", className="hint"),
+            html.Div(dcc.Graph(id="timeline", figure={"data": [], "layout": {}}, config=GRAPH), **IMAGE),
+            html.Figcaption(id="summary", className="summary"),
+            html.Div([table, chart_exports("timeline")], className="below"),
+        ],
+        id="timeline-box",
+        className="drawn",
+        style=COVERED,
     )
 
 

@@ -13,7 +13,7 @@ from dashboards.address import Address, parse_address, window_ns
 from dashboards.buckets import downsample, span_ns
 from dashboards.columns import Frame
 from dashboards.figures import Drawn, timeline_figure
-from dashboards.markup import data_table
+from dashboards.markup import told_table
 from dashboards.oldest import Oldest, read_oldest
 from dashboards.overlay import NOTHING, Overlay, overlay_key, overlay_of
 from dashboards.palette import THEMES
@@ -220,7 +220,7 @@ def _draw(answer: Answer, view: RunView, replica: int, address: Address, look: _
     )  # fmt: skip
     answer.figure = timeline_figure(buckets, what, THEMES[look.theme], narrow=look.narrow)
     answer.summary = describe_window(buckets, what)
-    answer.table = data_table(HEAD, timeline_rows(buckets, what), caption="The window in stretches of equal length", numeric=0)
+    answer.table = told_table(HEAD, timeline_rows(buckets, what), "The window in stretches of equal length")
 
 
 def _marked(frame: Frame, address: Address) -> tuple[float, float] | None:

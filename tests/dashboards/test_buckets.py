@@ -75,7 +75,9 @@ def test_every_bucket_is_what_its_iterations_say(frame: Frame, begin: int, lengt
         worst = buckets.worst["duration_ns"][k]
         assert (worst == -1) == (not there)
         if there:
-            assert frame["duration_ns"][worst] == max(frame["duration_ns"][i] for i, _ in there) == buckets.peak["duration_ns"][k]
+            longest = max(frame["duration_ns"][i] for i, _ in there)
+            assert buckets.peak["duration_ns"][k] == longest
+            assert worst == next(i for i, _ in there if frame["duration_ns"][i] == longest)
             assert buckets.low["duration_ns"][k] == min(frame["duration_ns"][i] for i, _ in there)
     parts = sum(buckets.queue.values(), np.zeros(len(buckets.iterations)))
     assert parts == pytest.approx(buckets.mean["waiting"])
@@ -138,6 +140,14 @@ def test_few_iterations_are_drawn_one_by_one_with_the_idle_time_between() -> Non
     assert buckets.edges_ns.tolist() == [0, 100, 200, 250, 500, 510, 600]
     assert buckets.mean["running"].tolist() == [0, 1, 2, 0, 3, 0]
     assert buckets.worst["duration_ns"].tolist() == [-1, 0, 1, -1, 2, -1]
+
+
+def test_an_iteration_of_decades_is_found_too() -> None:
+    """Longer than what fits into one number together with the iteration's place."""
+    long = 1 << 61
+    frame = frame_from(start_ns=[0, 7, 7 + long], duration_ns=[7, long, 9], running=[1, 1, 1])
+    buckets = downsample(frame, 0, 20 + long, 2)
+    assert buckets.worst["duration_ns"].tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("window", [(0, 50), (5_000, 6_000), (0, 0)])

@@ -313,7 +313,7 @@ def test_pages_fit_and_every_chart_has_its_sentence_and_its_table(half: str, cas
         if inner > outer + 1:
             wrong.append((page.path, 3840, inner))
         if page.path == "/timeline":
-            site.drawn().page.wait_for_selector("#timeline-table table", state="attached")
+            site.drawn().page.wait_for_selector("#timeline-table .told", state="attached")
         site.page.evaluate("() => document.querySelectorAll('main details').forEach(each => { each.open = true; })")
         site.page.wait_for_function("() => [...document.querySelectorAll('main .told')].every(e => e.querySelector('table'))")
         wrong += [(page.path, name) for name in site.page.evaluate(TWINS)]

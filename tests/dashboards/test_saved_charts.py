@@ -15,6 +15,7 @@ import pytest
 
 from dashboards.address import Address
 from dashboards.distribution import distribution_figure, distribution_of
+from dashboards.pages.timeline_answer import render
 from dashboards.palette import LIGHT
 from dashboards.queries import RunBook
 from dashboards.tail import percentiles
@@ -59,8 +60,15 @@ def rows_of(figure: dict[str, Any]) -> list[tuple[str, Any, Any]]:
     return [
         (trace["name"], x, y)
         for trace in figure["data"]
-        for x, y in zip(values(trace["x"]), values(trace["y"]), strict=True)
+        for x, y in zip(places(trace), values(trace["y"]), strict=True)
     ]  # fmt: skip
+
+
+def places(trace: dict[str, Any]) -> list[Any]:
+    """Where a trace's points stand: each said, or the first and the distance."""
+    if "x" in trace:
+        return values(trace["x"])
+    return [trace["x0"] + at * trace["dx"] for at in range(len(values(trace["y"])))]
 
 
 def same(text: bytes, figure: dict[str, Any], titles: tuple[str, str]) -> None:
@@ -84,6 +92,10 @@ def test_the_csv_of_a_curve_and_of_bars_is_what_is_drawn(site: Watched, book: Ru
     document = read_verdict(book, "1").document
     bars = excess_figure(cards_of(document), document["unexplained"]["excess_s"], LIGHT)
     same(saved(site, "vd-excess", "csv", tmp_path), bars, ("seconds of request time in excess", "y"))
+    site.open("timeline?run=1").drawn()
+    strips = render(book, "?run=1", "light", {}).figure
+    assert any("dx" in trace for trace in strips["data"])
+    same(saved(site, "timeline", "csv", tmp_path), strips, ("x", "tokens"))
     assert site.wrong == []
 
 

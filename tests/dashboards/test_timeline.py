@@ -217,6 +217,24 @@ def test_the_figure_is_one_that_plotly_knows(theme: str, window: tuple[int, int]
     assert span_ns(frame) == (0, 30_000_000_000)
 
 
+def test_steps_begin_where_their_buckets_do() -> None:
+    """Equal buckets are told by the first edge and the width, unequal ones edge by edge; bounds by their ends."""
+    frame = frame_of(iteration_rows(3000))
+    for window in ((0, 29_999_999_987), (7_000_000_123, 28_123_456_789), (1_000_000_000, 2_000_000_000)):
+        buckets = downsample(frame, *window)
+        figure = timeline_figure(buckets, drawn(window, kv_total=1000), THEMES["light"])
+        steps, bounds = (
+            [each for each in figure["data"] if (each["name"] == "all blocks") == bound and each["mode"] == "lines"]
+            for bound in (False, True)
+        )
+        for each in steps:
+            n = len(values(each["y"]))
+            edges = values(each["x"]) if "x" in each else each["x0"] + np.arange(n) * each["dx"]
+            assert edges * 1e9 == pytest.approx(buckets.edges_ns, abs=2)
+            assert ("x" in each) == buckets.exact
+        assert [values(each["x"]).tolist() for each in bounds] == [[window[0] / 1e9, window[1] / 1e9]]
+
+
 def test_a_budget_far_above_every_batch_is_said_and_not_drawn() -> None:
     buckets = downsample(frame_of(iteration_rows(3000)), 0, 30_000_000_000)
     for budget, there in ((2000, True), (8192, False)):
