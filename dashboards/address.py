@@ -26,8 +26,8 @@ MOST_FIELDS = 64
 """Parts of an address that are read at all."""
 _BRUSH = re.compile(r"\d{1,2}:[\d.]{1,6}-[\d.]{1,6}(?:,\d{1,2}:[\d.]{1,6}-[\d.]{1,6}){0,19}", re.ASCII)
 _KEY = re.compile(r"[0-9A-Za-z_-]{1,64}", re.ASCII)
-_KEYS = ("run", "replica", "t", "last", "f", "req", "it", "cls", "tenant", "m", "lat", "cmp", "study", "trial", "br", "exp",
-         "cap", "y", "v")  # fmt: skip
+_KEYS = ("run", "replica", "t", "last", "f", "req", "it", "cls", "tenant", "m", "lat", "arr", "cmp", "study", "trial", "br",
+         "exp", "cap", "y", "v")  # fmt: skip
 _LETTERS = ",:/_-.@"
 """Left as they are in an address, so that people can read it."""
 
@@ -36,8 +36,9 @@ _LETTERS = ",:/_-.@"
 class Address:
     """A view: a run, one of its replicas (``None``: the first), a window in seconds on the engine clock, and what is selected.
 
-    ``t`` is a fixed window, ``last_s`` one that ends where the run does and moves with it; with neither, the whole run.
-    ``finding``: a finding's id. ``requests``: their numbers; ``cls``, ``tenant``: of which the requests are; ``latency_s``:
+    ``t`` is a fixed window, ``last_s`` one that ends where the run does and moves with it; with neither, the whole run. A window
+    is what is looked at, on whatever page, and selects nobody. Requests are selected by what follows: ``finding``: a finding's
+    id; ``requests``: their numbers; ``cls``, ``tenant``: of which they are; ``arrived_s``: when they arrived; ``latency_s``:
     between which their ``metric`` lies. ``iterations``: first and last. ``compare``: the run beside this one. ``study``,
     ``trial``: of the tuner; ``brush``: ranges on the axes of its trials. ``experiment``, ``capacity``: which of those recorded.
     ``unit``: what the timeline's batches are drawn in.
@@ -54,6 +55,7 @@ class Address:
     tenant: str | None = None
     metric: str = "ttft"
     latency_s: tuple[float, float] | None = None
+    arrived_s: tuple[float, float] | None = None
     compare: str | None = None
     study: str | None = None
     trial: int | None = None
@@ -61,6 +63,8 @@ class Address:
     experiment: int | None = None
     capacity: str | None = None
     unit: str = "tokens"
+    harmed: tuple[str, ...] = ()
+    """Classes that the finding harms; not in the URL: ``dashboards.selection.settle`` looks them up."""
     ignored: tuple[str, ...] = ()
     """What the URL said and nobody understood, to be shown."""
 
@@ -79,6 +83,7 @@ class Address:
             "tenant": view.tenant,
             "m": None if view.metric == METRICS[0] else view.metric,
             "lat": _span(view.latency_s),
+            "arr": _span(view.arrived_s),
             "cmp": view.compare,
             "study": view.study,
             "trial": view.trial,
@@ -93,7 +98,7 @@ class Address:
     @property
     def selects(self) -> bool:
         """Whether some requests are selected rather than all."""
-        return bool(self.requests or self.cls or self.tenant or self.latency_s or self.finding)
+        return bool(self.requests or self.cls or self.tenant or self.latency_s or self.arrived_s or self.finding)
 
 
 def parse_address(search: str | None) -> Address:
@@ -113,6 +118,7 @@ def parse_address(search: str | None) -> Address:
         "tenant": _text(found.get("tenant")),
         "m": found.get("m") if found.get("m") in METRICS else None,
         "lat": _range(found.get("lat")),
+        "arr": _range(found.get("arr")),
         "cmp": _text(found.get("cmp")),
         "study": _matching(_KEY, found.get("study")),
         "trial": _number(found.get("trial")),
@@ -140,6 +146,7 @@ def _address(found: dict[str, str], read: dict[str, Any], ignored: tuple[str, ..
         tenant=read["tenant"],
         metric=read["m"] or METRICS[0],
         latency_s=read["lat"],
+        arrived_s=read["arr"],
         compare=read["cmp"],
         study=read["study"],
         trial=read["trial"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -47,14 +46,9 @@ class Waits(NamedTuple):
         return Blamed(np.diff(passed), int((self.end_ns - self.begin_ns).sum()), self.requests)
 
 
-def waits_of(data: RunData, address: Address, classes: tuple[str, ...] = ()) -> Waits:
-    """When the selected requests waited; of those in ``classes`` only, where any are named. The window of the address does not
-    select here: it is what is looked at."""
-    keep = selected(data, replace(address, t=None, last_s=None))
-    labels = data.labels("class")
-    if classes and labels is not None:
-        wanted = [code for code, name in enumerate(labels.names) if name in classes]
-        keep &= np.isin(labels.codes[data.outcomes["request"]], wanted)
+def waits_of(data: RunData, address: Address) -> Waits:
+    """When the requests that a settled address selects waited, in its window or not."""
+    keep = selected(data, address)
     chosen = np.zeros(data.source.total, np.bool_)
     chosen[data.outcomes["request"][keep]] = True
     phases = code_names("spans", "phase")

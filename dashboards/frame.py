@@ -149,7 +149,7 @@ def _back(pathname: str, address: Address) -> list[Any]:
     """From what a finding shows on another page back to what to do about it."""
     if not address.finding or pathname.rstrip("/") == "/verdict":
         return []
-    search = address.search(t=None, last_s=None, requests=(), latency_s=None, iterations=None)
+    search = address.search(t=None, last_s=None, requests=(), latency_s=None, arrived_s=None, iterations=None)
     return [dcc.Link("← Back to the verdict", href="/verdict" + search, className="back", title="What to change, and the proof")]
 
 

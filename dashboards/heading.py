@@ -89,16 +89,22 @@ def selection_chips(address: Address) -> list[Chip]:
     """What the address selects, a chip each, with the query string that a click leads to: the selection without it."""
     parts: list[tuple[str | None, dict[str, Any]]] = [
         (address.finding and f"finding {address.finding}", {"finding": None}),
-        (f"time {address.t[0]:g} to {address.t[1]:g} s" if address.t else None, {"t": None}),
+        (f"window {address.t[0]:g} to {address.t[1]:g} s" if address.t else None, {"t": None}),
         (f"last {address.last_s:g} s" if address.last_s else None, {"last_s": None}),
         (address.iterations and f"iterations {address.iterations[0]:,} to {address.iterations[1]:,}", {"iterations": None}),
         (address.cls and f"class {address.cls}", {"cls": None}),
         (address.tenant and f"tenant {address.tenant}", {"tenant": None}),
         (_requests(address), {"requests": ()}),
+        (_arrived(address), {"arrived_s": None}),
         (_latency(address), {"latency_s": None}),
         (address.compare and f"beside run {address.compare}", {"compare": None}),
     ]
     return [Chip(text, replace(address, **change).search()) for text, change in parts if text]
+
+
+def _arrived(address: Address) -> str | None:
+    between = address.arrived_s
+    return between and f"arrived {between[0]:g} to {between[1]:g} s"
 
 
 def _latency(address: Address) -> str | None:

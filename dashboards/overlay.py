@@ -11,10 +11,11 @@ from typing import NamedTuple
 from dashboards.address import Address
 from dashboards.blame import Waits, waits_of
 from dashboards.queries import RunBook
+from dashboards.selection import settle
 from dashboards.verdicts import Card, cards_of, read_verdict
 from tracekit.errors import LockedError, TracekitError
 
-__all__ = ["MOST_BRACKETS", "NOTHING", "Bracket", "Overlay", "classes_of", "overlay_key", "overlay_of"]
+__all__ = ["MOST_BRACKETS", "NOTHING", "Bracket", "Overlay", "overlay_key", "overlay_of"]
 
 MOST_BRACKETS = 4
 
@@ -56,7 +57,7 @@ def overlay_of(book: RunBook, address: Address) -> Overlay:
 def _made(book: RunBook, ref: str, address: Address) -> Overlay:
     try:
         cards = cards_of(read_verdict(book, ref).document)
-        waits = waits_of(book.data(ref), address, classes_of(cards, address)) if address.selects else None
+        waits = waits_of(book.data(ref), settle(book, address)) if address.selects else None
     except LockedError:
         raise
     except TracekitError:
@@ -64,11 +65,6 @@ def _made(book: RunBook, ref: str, address: Address) -> Overlay:
     chosen = [card for card in cards if card.id == address.finding]
     shown = [*chosen, *(card for card in cards if not card.depth and card.id != address.finding)][:MOST_BRACKETS]
     return Overlay(tuple(_bracket(card, address) for card in shown), waits)
-
-
-def classes_of(cards: tuple[Card, ...], address: Address) -> tuple[str, ...]:
-    """The classes that the finding of the address harms; empty: all of them."""
-    return next((card.classes for card in cards if card.id == address.finding), ())
 
 
 def _bracket(card: Card, address: Address) -> Bracket:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dashboards.address import Address
+from dashboards.queries import RunBook
+from dashboards.verdicts import read_verdict
 from tracekit.diagnosis import RunData
+from tracekit.errors import LockedError, TracekitError
 
-__all__ = ["Choices", "choices_of", "label_of", "latency_s", "selected"]
+__all__ = ["Choices", "choices_of", "label_of", "latency_s", "selected", "settle"]
 
 _COLUMNS = {"ttft": "ttft_ns", "tpot": "tpot_ns", "gap": "max_gap_ns", "e2e": "e2e_ns"}
 Mask = npt.NDArray[np.bool_]
@@ -31,6 +35,19 @@ def choices_of(data: RunData) -> Choices:
     return Choices(*found)
 
 
+def settle(book: RunBook, address: Address) -> Address:
+    """The address with the classes that its finding harms, which select too; as it is where no verdict tells. ``LockedError``."""
+    if address.finding is None:
+        return address
+    try:
+        findings = read_verdict(book, address.run).document["findings"]
+    except LockedError:
+        raise
+    except TracekitError:
+        return address
+    return replace(address, harmed=next((tuple(each["classes"]) for each in findings if each["id"] == address.finding), ()))
+
+
 def latency_s(data: RunData, metric: str) -> npt.NDArray[np.float64]:
     """A latency of every outcome row in seconds (``dashboards.address.METRICS``); NaN where it has none."""
     values = data.outcomes[_COLUMNS[metric]].astype(np.float64)
@@ -39,7 +56,8 @@ def latency_s(data: RunData, metric: str) -> npt.NDArray[np.float64]:
 
 
 def selected(data: RunData, address: Address) -> Mask:
-    """Per outcome row: whether the address selects it. Its window of time selects by arrival; lead-in rows never are."""
+    """Per outcome row: whether a settled address selects it. Its window of time is what is looked at and selects nobody; lead-in
+    rows never are selected."""
     rows = data.outcomes
     request = rows["request"]
     keep: Mask = data.counted[request].copy()
@@ -48,9 +66,12 @@ def selected(data: RunData, address: Address) -> Mask:
     for what, name in (("class", address.cls), ("tenant", address.tenant)):
         if name is not None:
             keep &= _is(data, what, name, request)
-    if address.t is not None:
+    labels = data.labels("class")
+    if address.harmed and labels is not None:
+        keep &= np.isin(labels.codes[request], [code for code, name in enumerate(labels.names) if name in address.harmed])
+    if address.arrived_s is not None:
         arrival = rows["arrival_ns"] / 1e9
-        keep &= (arrival >= address.t[0]) & (arrival <= address.t[1])
+        keep &= (arrival >= address.arrived_s[0]) & (arrival <= address.arrived_s[1])
     if address.latency_s is not None:
         value = latency_s(data, address.metric)
         low, high = address.latency_s

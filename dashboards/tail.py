@@ -66,7 +66,7 @@ class Contrast(NamedTuple):
 
 
 def tail_map(data: RunData, address: Address) -> TailMap | None:
-    """``None`` where no counted request has the latency. The selection's own window and range do not cut the map."""
+    """``None`` where no counted request has the latency. The selection's own arrivals and range do not cut the map."""
     wide = _without(address)
     value = latency_s(data, address.metric)
     keep = selected(data, wide)
@@ -92,7 +92,7 @@ def tail_map(data: RunData, address: Address) -> TailMap | None:
 
 
 def _without(address: Address) -> Address:
-    return replace(address, t=None, last_s=None, latency_s=None, requests=(), finding=None)
+    return replace(address, arrived_s=None, latency_s=None, requests=(), finding=None, harmed=())
 
 
 def _limit(data: RunData, metric: str) -> float | None:

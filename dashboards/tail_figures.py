@@ -26,7 +26,8 @@ def _ticks(low: float, high: float) -> tuple[list[float], list[str]]:
 
 
 def map_figure(found: TailMap, address: Address, theme: Theme) -> dict[str, Any]:
-    """Counts as shades, the SLO as a line, the worst as points, the selection as a box. Drawing a box selects."""
+    """Counts as shades, the SLO as a line, the worst as points, the selection as a box, the window that is looked at as
+    two dotted lines. Drawing a box selects."""
     scale = _LIGHT_SCALE if theme.name == "light" else _DARK_SCALE
     shade = np.log1p(found.counts)
     middle_x, middle_y = (found.x[1:] + found.x[:-1]) / 2, (found.y[1:] + found.y[:-1]) / 2
@@ -59,7 +60,9 @@ def map_figure(found: TailMap, address: Address, theme: Theme) -> dict[str, Any]
         at = float(np.log10(found.limit_s))
         layout["shapes"].append(_line(at, theme))
         layout["annotations"] = [_tag(at, f"SLO {seconds(found.limit_s)}", theme)]
-    if address.t is not None or address.latency_s is not None:
+    if address.t is not None:
+        layout["shapes"] += [_edge(at, theme) for at in address.t if found.x[0] <= at <= found.x[-1]]
+    if address.arrived_s is not None or address.latency_s is not None:
         layout["shapes"].append(_box(found, address, theme))
     return {"data": [heat, points], "layout": layout}
 
@@ -67,6 +70,12 @@ def map_figure(found: TailMap, address: Address, theme: Theme) -> dict[str, Any]
 def _line(at: float, theme: Theme) -> dict[str, Any]:
     line = {"color": theme.line, "width": 1.5, "dash": "dash"}
     return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": at, "y1": at, "line": line}
+
+
+def _edge(at: float, theme: Theme) -> dict[str, Any]:
+    """Where the window that is looked at begins or ends."""
+    return {"type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1,
+            "line": {"color": theme.line, "width": 1, "dash": "dot"}}  # fmt: skip
 
 
 def _tag(at: float, text: str, theme: Theme) -> dict[str, Any]:
@@ -84,7 +93,7 @@ def _tag(at: float, text: str, theme: Theme) -> dict[str, Any]:
 
 
 def _box(found: TailMap, address: Address, theme: Theme) -> dict[str, Any]:
-    x0, x1 = address.t or (float(found.x[0]), float(found.x[-1]))
+    x0, x1 = address.arrived_s or (float(found.x[0]), float(found.x[-1]))
     low, high = (np.log10(max(each, 1e-9)) for each in address.latency_s or (10 ** found.y[0], 10 ** found.y[-1]))
     return {
         "type": "rect",

@@ -179,7 +179,7 @@
       }
       return api.no_update;
     },
-    // A box on the map of the tail selects by arrival and by latency; its latency axis is in powers of ten.
+    // A box on the map of the tail selects by arrival and by latency, whatever window is looked at; its latency axis is in powers of ten.
     brush: function (box, metric, cls, from, to, search) {
       const query = new URLSearchParams(search || "");
       const put = function (key, value) {
@@ -187,7 +187,8 @@
       };
       for (const each of api.callback_context.triggered) {
         if (each.prop_id === "tl-map.selectedData" && box && box.range && box.range.x) {
-          setWindow(query, box.range.x);
+          const x = [...box.range.x].map(Number).sort(function (a, b) { return a - b; });
+          if (x[1] > 0) { put("arr", number(Math.max(0, x[0])) + "-" + number(x[1])); }
           const y = [...box.range.y].sort(function (a, b) { return a - b; });
           put("lat", number(Math.pow(10, y[0])) + "-" + number(Math.pow(10, y[1])));
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import dash_ag_grid as dag
@@ -12,7 +13,7 @@ from dashboards.markup import aria, control, drawn_numbers
 from dashboards.palette import GRID_THEME, THEMES
 from dashboards.queries import RunBook
 from dashboards.request_rows import DRAWN, LISTED, SORTS, Life, RequestTable, list_requests, lives_of
-from dashboards.selection import choices_of
+from dashboards.selection import choices_of, selected, settle
 from dashboards.waterfall import describe_lives, waterfall_figure
 from dashboards.words import count, seconds
 from tracekit.errors import TracekitError
@@ -148,17 +149,18 @@ def render(book: RunBook, search: str | None, sort: str, theme: str) -> tuple[An
     address = parse_address(search)
     try:
         data = book.data(address.run)
+        address = settle(book, address)
     except TracekitError as error:
         empty: dict[str, Any] = {"data": [], "layout": {}}
         return ("", str(error), [], [], [], address.metric, empty, "", None, "", "", no_update, no_update)
     choices = choices_of(data)
-    others = Address(**{**_fields(address), "requests": ()})
+    others = replace(address, requests=())
     table = list_requests(data, others, sort)
     chosen = address.requests or tuple(row.request for row in table.rows[:DRAWN])
     lives = lives_of(data, chosen)
     story, title = _story(book, data.run, address)
     return (
-        _said(table, address, sort),
+        _said(table, address, sort, int(selected(data, address).sum())),
         "" if lives else "this run kept no spans: its requests have no lives to draw",
         [row._asdict() for row in table.rows],
         list(choices.classes),
@@ -174,19 +176,18 @@ def render(book: RunBook, search: str | None, sort: str, theme: str) -> tuple[An
     )
 
 
-def _fields(address: Address) -> dict[str, Any]:
-    return {name: getattr(address, name) for name in address.__dataclass_fields__}
-
-
-def _said(table: RequestTable, address: Address, sort: str) -> str:
+def _said(table: RequestTable, address: Address, sort: str, chosen: int) -> str:
     if not table.rows:
         return f"None of the {count(table.total)} requests is selected; remove a part of the selection above."
     part = f"; the first {count(LISTED)} are listed" if table.selected > LISTED else ""
     first = table.rows[0]
     values = (("TTFT", first.ttft_s), ("TPOT", first.tpot_s), ("longest gap", first.gap_s), ("E2E", first.e2e_s))
     told = ", ".join(f"{name} {seconds(value)}" for name, value in values)
-    chosen = f"{count(table.selected)} of {count(table.total)} requests are selected{part}, by {SORTS[sort]}."
-    return f"{chosen} The first is #{first.request}: {told}."
+    whole = f"{count(table.total)} requests"
+    said = f"{count(chosen)} of {whole} {'is' if chosen == 1 else 'are'} selected"
+    if address.requests:
+        said += f", out of {count(table.selected)} listed"
+    return f"{said}{part}, by {SORTS[sort]}. The first is #{first.request}: {told}."
 
 
 def _story(book: RunBook, run: int | None, address: Address) -> tuple[str, str]:

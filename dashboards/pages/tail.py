@@ -14,7 +14,7 @@ from dashboards.distribution import Distribution, distribution_figure, distribut
 from dashboards.markup import aria, control, data_table, figure_with_table
 from dashboards.palette import THEMES, Theme
 from dashboards.queries import RunBook
-from dashboards.selection import choices_of, selected
+from dashboards.selection import choices_of, latency_s, selected, settle
 from dashboards.stalls import describe_stalls, stalls_of
 from dashboards.tail import Contrast, Percentile, TailMap, contrasts, percentiles, tail_map
 from dashboards.tail_figures import contrast_figure, describe_map, map_figure
@@ -135,6 +135,7 @@ def render(book: RunBook, search: str | None, theme: str) -> tuple[Any, ...]:
     empty: dict[str, Any] = {"data": [], "layout": {}}
     try:
         data = book.data(address.run)
+        address = settle(book, address)
         found = tail_map(data, address)
     except TracekitError as error:
         return "", str(error), empty, None, None, [], no_update, address.metric, None, None
@@ -159,7 +160,7 @@ def render(book: RunBook, search: str | None, theme: str) -> tuple[Any, ...]:
         classes,
         address.cls,
         address.metric,
-        _links(address, chosen),
+        _links(data, address, chosen),
         _bands(found),
     )
 
@@ -173,7 +174,7 @@ def render_parts(book: RunBook, search: str | None, theme: str) -> Any:
             return html.P(
                 "This run kept no iterations, so its time cannot be told apart; replay with --events full.", className="notice"
             )
-        found = decompose(data, book.attribution(address.run), address)
+        found = decompose(data, book.attribution(address.run), settle(book, address))
     except TracekitError:
         return None
     if found is None:
@@ -239,15 +240,28 @@ def _bands(found: TailMap) -> Any:
     return data_table(head, rows, caption="The map by latency", numeric=1)
 
 
-def _links(address: Address, chosen: int) -> list[Any]:
-    if not address.selects and address.t is None:
+def _links(data: RunData, address: Address, chosen: int) -> list[Any]:
+    """The same selection elsewhere; the timeline over the time in which those requests waited for what the map shows."""
+    if address.selects:
+        begin, end = _then(data, address)
+        window = (begin, end) if end > begin else None
+        requests = "The selected request" if chosen == 1 else f"The {count(chosen)} selected requests"
+        then = dcc.Link("What the scheduler did then", href="/timeline" + address.search(t=window, last_s=None))
+        return [dcc.Link(requests, href="/requests" + address.search()), " · ", then]
+    if address.t is None:
         return []
-    search = address.search()
-    return [
-        dcc.Link(f"The {count(chosen)} selected requests", href="/requests" + search),
-        " · ",
-        dcc.Link("What the scheduler did then", href="/timeline" + search),
-    ]
+    arrived = dcc.Link("Select the requests that arrived in this window", href="/tail" + address.search(arrived_s=address.t))
+    return [arrived, " · ", dcc.Link("What the scheduler did then", href="/timeline" + address.search())]
+
+
+def _then(data: RunData, address: Address) -> tuple[float, float]:
+    """From the first arrival of the selected requests to when the last of them had what the metric is of, s."""
+    keep = selected(data, address)
+    if not keep.any():
+        return 0.0, 0.0
+    arrival = data.outcomes["arrival_ns"][keep] / 1e9
+    later = np.nan_to_num(latency_s(data, "ttft" if address.metric == "ttft" else "e2e")[keep])
+    return max(float(arrival.min()), 0.0), float((arrival + later).max())
 
 
 def _card(found: Contrast, theme: Any) -> Any:

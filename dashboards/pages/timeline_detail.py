@@ -64,13 +64,13 @@ def _blame(waits: Waits | None, window: tuple[int, int], theme: Theme) -> Iterat
     found = waits.within(edges)
     yield html.H2("When the selected requests waited")
     if not found.total_ns:
-        yield html.P(f"The {count(found.requests)} selected requests never waited.", className="summary")
+        yield html.P(f"{_selected(found.requests)} never waited.", className="summary")
         return
     inside = float(found.waited_ns.sum())
     width = (window[1] - window[0]) / BUCKETS / 1e9
     few = carriers(found.waited_ns)
     said = (
-        f"The {count(found.requests)} selected requests waited {seconds(found.total_ns / 1e9)} together,"
+        f"{_selected(found.requests)} waited {seconds(found.total_ns / 1e9)} together,"
         f" {percent(inside / found.total_ns)} of it in this window;"
         f" {count(few)} of {BUCKETS} stretches of {seconds(width)} carry 80 %."
     )
@@ -83,17 +83,24 @@ def _blame(waits: Waits | None, window: tuple[int, int], theme: Theme) -> Iterat
     yield figure_with_table("timeline-blame", figure, said, ("From, s", "Waited"), rows)
 
 
+def _selected(requests: int) -> str:
+    return "The selected request" if requests == 1 else f"The {count(requests)} selected requests"
+
+
 def _ways(waits: Waits | None, address: Address, window: tuple[int, int], span: tuple[int, int]) -> Iterator[Any]:
     """Links to where else they waited most (``[`` and ``]``)."""
     found = [] if waits is None else stretches(waits, span, BUCKETS)
-    links = []
+    links: list[Any] = []
     for name, text, to in zip(("previous", "next"), ("◀ Previous wait", "Next wait ▶"), beside(found, window), strict=True):
         if to is not None:
             shown = address.search(t=(to[0] / 1e9, to[1] / 1e9), last_s=None)
             links.append(dcc.Link(text, href="/timeline" + shown, id=f"blame-{name}", className="button"))
     if links:
-        many = f"Of the whole run, {count(len(found))} stretches carry 80 % of it."
-        yield html.Div([*links, html.Span(many, className="quiet")], className="ways")
+        links.append(html.Span(f"Of the whole run, {count(len(found))} stretches carry 80 % of it.", className="quiet"))
+    if address.t is not None and address.arrived_s is None:
+        links.append(dcc.Link("The requests that arrived in this window", href="/requests" + address.search(arrived_s=address.t)))
+    if links:
+        yield html.Div(links, className="ways")
 
 
 def _members(data: RunData, address: Address, window: tuple[int, int]) -> Iterator[Any]:

@@ -142,7 +142,8 @@ def expected_part(expected: dict[str, Any] | None, search: str) -> Iterator[Any]
     yield data_table(head, expected_rows(expected), caption="The largest difference first", numeric=1)
     for effect in expected["unnamed"]:
         begin, end = effect["where"]["t0_s"], effect["where"]["t1_s"]
-        shown = address.search(t=(max(begin, 0.0), end) if end > begin else None, last_s=None, finding=None, requests=())
+        shown = address.search(t=(max(begin, 0.0), end) if end > begin else None, last_s=None, finding=None, requests=(),
+                               latency_s=None, arrived_s=None)  # fmt: skip
         share = percent(effect["share_of_time"])
         told = f"No name yet: {effect['what']} ({share} of all that requests took). "
         yield html.P([told, dcc.Link("Show where", href="/timeline" + shown)], className="notice")

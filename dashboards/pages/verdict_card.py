@@ -106,8 +106,9 @@ def _ways(card: Card, address: Address) -> Any:
     """Show me (the timeline with this finding), its requests, and its flags to paste."""
     begin, end = card.t_s
     window = (max(begin, 0.0), end) if end > begin else None
-    shown = address.search(finding=card.id, t=window, last_s=None, requests=(), latency_s=None, iterations=None)
-    requests = address.search(finding=card.id, t=None, last_s=None, requests=card.requests[:50], latency_s=None)
+    shown = address.search(finding=card.id, t=window, last_s=None, requests=(), latency_s=None, arrived_s=None,
+                           iterations=None)  # fmt: skip
+    requests = address.search(finding=card.id, t=None, last_s=None, requests=card.requests[:50], latency_s=None, arrived_s=None)
     links: list[Any] = [
         dcc.Link("Show me", href="/timeline" + shown, className="button", title="When it happened, on the timeline"),
         dcc.Link("Its requests", href="/requests" + requests, className="button", title="Those that suffered most from it"),

@@ -11,9 +11,8 @@ import pytest
 
 from dashboards.address import parse_address
 from dashboards.blame import WAITS
-from dashboards.overlay import classes_of
 from dashboards.pages import PAGES
-from dashboards.verdicts import cards_of, read_verdict
+from dashboards.selection import settle
 from tests.dashboards.browser import serving
 from tests.dashboards.cases import CASES, Cases
 from tests.dashboards.watched import Watched
@@ -113,8 +112,8 @@ def test_a_case_from_its_verdict_to_its_iterations(case: str, cases: Cases, site
 
 def blamed(cases: Cases, run: int, url: str) -> tuple[float, float]:
     """What the requests that the finding harms waited in the window of an address, and in all, by SQL; ns."""
-    address = parse_address("?" + url.partition("?")[2])
-    classes = classes_of(cards_of(read_verdict(cases.book, str(run)).document), address)
+    address = settle(cases.book, parse_address("?" + url.partition("?")[2]))
+    classes = address.harmed
     assert address.t is not None
     begin, end = (f"{edge * 1e9:.0f}" for edge in address.t)
     phases = ", ".join(f"'{name}'" for name in WAITS)
@@ -168,14 +167,16 @@ def test_a_box_on_the_tail_leads_to_the_iterations_that_kept_it_waiting(cases: C
     mouse.up()
     site.until("tl-links", "selected requests")
     address = parse_address("?" + site.page.url.partition("?")[2])
-    assert address.latency_s is not None
+    assert address.latency_s is not None and address.arrived_s is not None and address.t is None
     low, high = address.latency_s
+    begin, end = address.arrived_s
     site.page.get_by_role("link", name="What the scheduler did then").click()
     summary = site.until("summary", "selected requests waited")
     told = re.search(r"The ([\d,]+) selected requests waited (.+?) together", summary)
     assert told is not None
     queued = (
         f"SELECT count(*), sum(queue_ns) / 1e9 FROM outcomes WHERE run = {run} AND ttft_ns BETWEEN {low * 1e9} AND {high * 1e9}"
+        f" AND arrival_ns BETWEEN {begin * 1e9} AND {end * 1e9}"
     )
     n, waited = sql(cases.book.store, queued).rows[0]
     assert int(told[1].replace(",", "")) == n
@@ -193,6 +194,17 @@ def test_a_box_on_the_tail_leads_to_the_iterations_that_kept_it_waiting(cases: C
     reason, prompt = sql(cases.book.store, held).rows[0]
     assert reason == "token_budget"
     assert prompt > 400_000  # type: ignore[operator]
+    kept = {"lat": f"{low:g}", "arr": f"{begin:g}"}
+    site.page.locator("#begin").fill("3")  # another window is looked at: the same requests are selected, on every page
+    site.page.locator("#begin").press("Enter")
+    site.page.wait_for_function("() => location.search.includes('t=3-')")
+    site.page.locator("#rail a[href^='/requests?']").click()
+    assert site.until("rq-said", "selected").startswith(f"{n:,} of 1,504 requests are selected")
+    for page, element in (("/timeline", "summary"), ("/tail", "tl-links")):
+        site.page.go_back() if page == "/timeline" else site.page.locator(f"#rail a[href^='{page}?']").click()
+        site.page.wait_for_url(f"**{page}?*")
+        assert f"{n:,} selected requests" in site.until(element, "selected requests")
+    assert all(f"{key}={value[:4]}" in site.page.url for key, value in kept.items())
 
 
 def test_a_shared_address_shows_the_same_figure_and_back_leads_back(cases: Cases, site: Watched, browser: Any) -> None:

@@ -24,6 +24,7 @@ from dashboards.frame import render_frame
 from dashboards.heading import heading_of, selection_chips
 from dashboards.members import members_of
 from dashboards.memory import peak_of, preempted, pressure_of
+from dashboards.overlay import overlay_of
 from dashboards.pages import PAGES, compare, compare_more, memory, quality, requests, runs, tail, trace, verdict
 from dashboards.pages.timeline_detail import render_detail
 from dashboards.palette import DARK, LIGHT
@@ -98,7 +99,7 @@ def test_requests_are_selected_alike_everywhere(book: RunBook) -> None:
     data = book.data("1")
     classes = choices_of(data).classes
     assert set(classes) == {"interactive", "batch"}
-    view = Address(run="1", cls="batch", t=(2.0, 20.0), latency_s=(0.05, 1e6))
+    view = Address(run="1", cls="batch", arrived_s=(2.0, 20.0), latency_s=(0.05, 1e6))
     expected = rows(
         book,
         "SELECT request FROM outcomes WHERE run = 1 AND class = 'batch' AND arrival_ns BETWEEN 2e9 AND 20e9 AND ttft_ns >= 5e7"
@@ -384,6 +385,24 @@ def test_blame_sums_to_what_the_selected_requests_waited(book: RunBook) -> None:
     window = waits_of(data, view).within(np.linspace(10 * 10**9, 30 * 10**9, 101).astype(np.int64))
     assert float(window.waited_ns.sum()) == pytest.approx(float(part), rel=1e-9)  # type: ignore[arg-type]
     assert 0 < carriers(window.waited_ns) <= 100
+
+
+@pytest.mark.parametrize(
+    "address", ["cls=interactive", "lat=0.2-60", "arr=3-12", "arr=2-20&lat=0.05-60&cls=batch", "f={finding}", "req=3,7"]
+)
+def test_a_selection_is_of_the_same_requests_on_every_page_and_in_every_window(address: str, book: RunBook) -> None:
+    finding = read_verdict(book, "1").document["findings"][0]["id"]
+    counts = set()
+    for window in ("", "&t=4-6", "&t=0-1000", "&last=5"):
+        search = f"?run=1&{address.format(finding=finding)}{window}"
+        drawn = text_of(tail.render(book, search, "light"))
+        counts.add(re.search(r"The ([\d,]+) selected requests", drawn)[1])  # type: ignore[index]
+        counts.add(re.match(r"([\d,]+) of ", requests.render(book, search, "excess", "light")[0])[1])  # type: ignore[index]
+        counts.add(re.search(r"The ([\d,]+) selected requests", text_of(render_detail(book, search, "light")))[1])  # type: ignore[index]
+        waits = overlay_of(book, parse_address(search)).waits
+        assert waits is not None
+        counts.add(f"{waits.requests:,}")
+    assert len(counts) == 1 and counts != {"0"}
 
 
 def test_iterations_one_by_one(book: RunBook) -> None:
