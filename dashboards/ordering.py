@@ -9,6 +9,7 @@ from dashboards.queries import RunBook
 from dashboards.uploads import find
 from tracekit.errors import LockedError, UsageError, shown
 from tracekit.orders import ReplayOrder, profiles_known, replay_words
+from tracekit.profile_files import list_profile_files
 
 __all__ = [
     "KNOBS", "LoadedTrace", "is_loaded", "loaded_traces", "order_of", "profiles_options", "uploads_folder", "words_of",
@@ -30,9 +31,10 @@ def uploads_folder(book: RunBook) -> Path:
     return book.store.folder / "uploads"
 
 
-def profiles_options() -> list[dict[str, str]]:
-    """The shipped profiles, as a dropdown takes them."""
-    return [{"value": name, "label": name, "title": line} for name, line in profiles_known()]
+def profiles_options(book: RunBook) -> list[dict[str, str]]:
+    """The shipped profiles and those in files beside the database or sent, as a dropdown takes them."""
+    known = [{"value": name, "label": name, "title": line} for name, line in profiles_known()]
+    return known + [{"value": each.key, "label": each.name, "title": each.told} for each in list_profile_files(book.store)]
 
 
 def loaded_traces(book: RunBook) -> list[LoadedTrace]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from tracekit.errors import UsageError, shown
 
-__all__ = ["KINDS", "MOST_BYTES", "Upload", "checked", "find", "keep"]
+__all__ = ["KINDS", "MOST_BYTES", "Upload", "checked", "decoded", "find", "keep"]
 
 MOST_BYTES = 64 << 20
 """Of a file as it is sent, and of what the server takes in one request at all (in base64 a third more)."""
@@ -42,6 +42,19 @@ class Upload:
     path: Path
 
 
+def decoded(contents: str, name: str, most: int) -> bytes:
+    """The bytes of what a browser sent (``data:...;base64,...``). ``UsageError``: more than ``most``, cut off, or nothing."""
+    if len(contents) > most * 4 // 3 + 1024:
+        raise UsageError(f"{shown(name)}: more than {most >> 10:,} KiB; expected a smaller file")
+    try:
+        data = base64.b64decode(contents.partition(",")[2].encode("ascii"), validate=True)
+    except (binascii.Error, UnicodeEncodeError):
+        raise UsageError(f"{shown(name)}: did not arrive whole; send it again") from None
+    if not data:
+        raise UsageError(f"{shown(name)}: an empty file")
+    return data
+
+
 def keep(folder: Path, contents: str, name: str) -> Upload:
     """Store what a browser sent (``data:...;base64,...``) under ``folder``. ``UsageError``: too large, of no known kind."""
     ends = re.sub(r"\.gz$", "", name.lower())
@@ -51,12 +64,7 @@ def keep(folder: Path, contents: str, name: str) -> Upload:
         raise UsageError(
             f"{shown(name)}: more than {MOST_BYTES >> 20} MiB; replay it with tracekit replay FILE, and it is listed here"
         )
-    try:
-        data = base64.b64decode(contents.partition(",")[2].encode("ascii"), validate=True)
-    except (binascii.Error, UnicodeEncodeError):
-        raise UsageError(f"{shown(name)}: did not arrive whole; send it again") from None
-    if not data:
-        raise UsageError(f"{shown(name)}: an empty file")
+    data = decoded(contents, name, MOST_BYTES)
     _refuse_bombs(data, name)
     key = hashlib.sha256(data).hexdigest()[:32]
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", name.replace("\\", "/").rsplit("/", 1)[-1])[-80:].lstrip(".-_")

@@ -11,17 +11,19 @@ from tracekit.capacity_orders import CapacityOrder, capacity_words
 from tracekit.errors import TracekitError, UsageError, shown
 from tracekit.store import load_run
 
-__all__ = ["FACTORS", "FIELDS", "choices", "order_of", "scenario_of", "words_of"]
+__all__ = ["FACTORS", "FIELDS", "choices", "kinds_of", "order_of", "scenario_of", "words_of"]
 
 FACTORS = {
     "rate": ("rate_scale", "Arrival rate, x"), "isl": ("isl_scale", "Prompts, x as long"),
     "osl": ("osl_scale", "Outputs, x as long"),
     "burst": ("burst_scale", "Bursts, power of gaps"), "replicas": ("fleet.replicas", "Replicas"),
-    "kv": ("kv_scale", "KV blocks, x"), "tp": ("tensor_parallel", "Cards a replica"),
+    "mix": ("mix", "Class or tenant mix, x"), "kv": ("kv_scale", "KV blocks, x"), "tp": ("tensor_parallel", "Cards a replica"),
 }  # fmt: skip
 """Fields of a scenario: what ``--what-if`` calls them, and their labels."""
 FIELDS = ("trace", "profile", "policy", "slo", "target", "windows", "price", *FACTORS, "hardware", "new-slo", "new-price", "more",
           "others")  # fmt: skip
+
+SHOWN_KINDS = 6
 
 
 def choices(book: RunBook, ref: str) -> tuple[list[dict[str, str]], str | None]:
@@ -39,10 +41,30 @@ def choices(book: RunBook, ref: str) -> tuple[list[dict[str, str]], str | None]:
     return listed, listed[0]["value"] if listed else None
 
 
+def kinds_of(book: RunBook, picked: str | None) -> tuple[str, ...]:
+    """The classes and tenants of a trace, or of a run's, those with most requests first; empty where it has none, or nobody can
+    say."""
+    kind, _, name = (picked or "").partition(":")
+    try:
+        if kind == "run":
+            row = book.recorded(name)
+            name = str(load_run(book.store, int(row["run"]))["trace_name"]) if row is not None else ""
+        if not is_loaded(book, name):
+            return ()
+        with book.store.read() as con:
+            found = con.execute(
+                "SELECT label FROM (SELECT unnest([class, tenant]) AS label FROM requests WHERE trace ="
+                " (SELECT max(trace) FROM traces WHERE name = ?)) WHERE label IS NOT NULL GROUP BY label"
+                f" ORDER BY count(*) DESC, label LIMIT {SHOWN_KINDS}", [name]).fetchall()  # fmt: skip
+    except TracekitError:
+        return ()
+    return tuple(str(label) for (label,) in found)
+
+
 def scenario_of(form: Mapping[str, Any]) -> str:
     """The fields of the one scenario as ``--what-if`` takes it; empty where nothing is changed."""
     text = _texts(form)
-    settings = [f"{setting}={text[name]}" for name, (setting, _) in FACTORS.items() if text.get(name)]
+    settings = [f"{setting}={''.join(text[name].split())}" for name, (setting, _) in FACTORS.items() if text.get(name)]
     several = text.get("replicas", "1").isdigit() and int(text.get("replicas", "1") or 1) > 1
     if several and "fleet.router" not in text.get("more", ""):
         settings.append("fleet.router=least_tokens")

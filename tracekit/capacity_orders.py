@@ -16,6 +16,7 @@ from replay_engine.profile import DEFAULT_PROFILE
 from tracekit.errors import UsageError, shown
 from tracekit.metrics import parse_slo
 from tracekit.orders import checked_policy, profiles_known, run_words
+from tracekit.profile_files import list_profile_files, profile_word
 from tracekit.store import Store
 
 __all__ = ["MOST_SCENARIOS", "CapacityOrder", "capacity_words", "hardware_known"]
@@ -42,10 +43,11 @@ class CapacityOrder:
     what_if: tuple[str, ...] = ()
 
 
-def hardware_known() -> list[tuple[str, str]]:
+def hardware_known(store: Store) -> list[tuple[str, str]]:
     """What a scenario may run on: its setting, and what it is called."""
-    shipped = [(f"profile={name}", f"{name}: {line}") for name, line in profiles_known()]
-    return shipped + [(f"hardware={card.aliases[0]}", f"{card.name}, by arithmetic") for card in ACCELERATORS]
+    known = [(f"profile={name}", f"{name}: {line}") for name, line in profiles_known()]
+    known += [(f"profile={each.key}", f"{each.name}: {each.told}") for each in list_profile_files(store)]
+    return known + [(f"hardware={card.aliases[0]}", f"{card.name}, by arithmetic") for card in ACCELERATORS]
 
 
 def capacity_words(order: CapacityOrder, store: Store) -> list[str]:
@@ -56,17 +58,16 @@ def capacity_words(order: CapacityOrder, store: Store) -> list[str]:
         trace, found = run_words(store, order.run)
         words += [word for word in found if not word.startswith(("--slo=", "--policy=", "--profile="))]
         own = {word.partition("=")[0]: word for word in found}
-    if order.profile and order.profile not in [name for name, _ in profiles_known()]:
-        raise UsageError(f"profile {shown(order.profile)}: expected one of {', '.join(name for name, _ in profiles_known())}")
-    _check_policy(order, own)
+    profile = profile_word(store, order.profile) if order.profile else ""
+    _check_policy(order, own, profile)
     if order.slo:
         parse_slo(order.slo)
-    given = {"--profile": order.profile, "--policy": order.policy.strip(), "--slo": order.slo}
+    given = {"--profile": profile, "--policy": order.policy.strip(), "--slo": order.slo}
     for option, value in given.items():
         words += [f"{option}={value}"] if value else [own[option]] if option in own else []
     words += [f"--set={pair}" for pair in order.sets]
     words += _numbers(order)
-    words += [f"--what-if={text}" for text in _scenarios(order.what_if)]
+    words += [f"--what-if={text}" for text in _scenarios(order.what_if, store)]
     return [*words, f"--db={store.path.absolute()}", "--", trace]
 
 
@@ -99,18 +100,29 @@ def _number(name: str, text: str) -> float:
     return value
 
 
-def _scenarios(texts: tuple[str, ...]) -> list[str]:
-    """Each checked for what can be said of it without a plan: that it is made of settings."""
+def _scenarios(texts: tuple[str, ...], store: Store) -> list[str]:
+    """Each checked for what can be said of it without a plan: that it is made of settings, and that a profile in it is one that
+    may be named."""
     if len(texts) > MOST_SCENARIOS:
         raise UsageError(f"{len(texts)} scenarios; expected at most {MOST_SCENARIOS}")
     for text in texts:
         for setting in text.split():
             if not _SETTING.fullmatch(setting):
                 raise UsageError(f"what if {shown(setting)}: expected NAME=VALUE, separated by spaces")
-    return [" ".join(text.split()) for text in texts]
+    return [" ".join(_with_profile(setting, store) for setting in text.split()) for text in texts]
 
 
-def _check_policy(order: CapacityOrder, own: dict[str, str]) -> Policy:
+def _with_profile(setting: str, store: Store) -> str:
+    name, _, value = setting.partition("=")
+    if name != "profile":
+        return setting
+    found = profile_word(store, value)
+    if found != value and len(found.split()) > 1:
+        raise UsageError(f"profile {shown(found)}: a scenario cannot name a file with a space in its path; move the database")
+    return f"profile={found}"
+
+
+def _check_policy(order: CapacityOrder, own: dict[str, str], picked: str) -> Policy:
     given = own.get("--policy", "").partition("=")[2] or None
-    profile = order.profile or own.get("--profile", "").partition("=")[2] or DEFAULT_PROFILE
+    profile = picked or own.get("--profile", "").partition("=")[2] or DEFAULT_PROFILE
     return checked_policy(order.policy, order.sets, str(Path(profile)) if "/" in profile else profile, given)

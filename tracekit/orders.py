@@ -34,7 +34,8 @@ LONGEST = 20_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOrder:
     """``trace``: a path or a loaded trace's name, from somebody who may name files; everything else is as people type it, empty
-    where nothing is said. ``sets``: ``knob=value``, one each."""
+    where nothing is said. ``profile``: a shipped name, or a file's digest (``tracekit.profile_files``). ``sets``: ``knob=value``,
+    one each."""
 
     trace: str
     engine: str = "auto"
@@ -54,12 +55,12 @@ def profiles_known() -> list[tuple[str, str]]:
 
 def replay_words(order: ReplayOrder, *, db: Path) -> list[str]:
     """The command line after ``tracekit``. Errors: ``UsageError`` and ``ConfigError``, as the command itself would say them."""
+    from tracekit.profile_files import profile_word
+
     if order.engine not in ENGINES:
         raise UsageError(f"engine {shown(order.engine)}: expected one of {', '.join(ENGINES)}")
-    known = [name for name, _ in profiles_known()]
-    if order.profile not in known:
-        raise UsageError(f"profile {shown(order.profile)}: expected one of {', '.join(known)}")
-    checked_policy(order.policy, order.sets, order.profile)
+    profile = profile_word(Store(db), order.profile)
+    checked_policy(order.policy, order.sets, profile)
     if order.slo:
         parse_slo(order.slo)
     if order.limit and not (order.limit.isascii() and order.limit.isdigit() and 0 < int(order.limit) < 1 << 31):
@@ -67,7 +68,7 @@ def replay_words(order: ReplayOrder, *, db: Path) -> list[str]:
     check_slice({"window": order.window or None, "limit": int(order.limit) if order.limit else None})
     if len(order.name) > 100 or not order.name.isprintable():
         raise UsageError("name: expected at most 100 printable characters")
-    options = {"engine": order.engine, "profile": order.profile, "policy": order.policy.strip(), "slo": order.slo,
+    options = {"engine": order.engine, "profile": profile, "policy": order.policy.strip(), "slo": order.slo,
                "window": order.window, "limit": order.limit, "name": order.name}  # fmt: skip
     words = [f"--{name}={value}" for name, value in options.items() if value]
     return ["replay", *words, *(f"--set={pair}" for pair in order.sets), f"--db={db}", "--", order.trace]

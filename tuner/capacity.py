@@ -97,13 +97,14 @@ class _Question:
         plan = self._plan
         changed = [resolve_what_if(plan, text) for text in self._what_if]  # what cannot be asked is said before the first replay
         base = of_plan(plan, self._replays, self._step)
+        scenarios = [of_what_if(base, text, each) for text, each in zip(self._what_if, changed, strict=True)]
         head = {"schema": SCHEMA, "capacity": self._key(), "trace": plan.trace.name, "traffic": list(plan.trace.lines),
                 "target": plan.target, "job": self._job.id, "asked": list(self._what_if),
                 "answered_at": datetime.now(UTC).isoformat(timespec="seconds")}  # fmt: skip
         now = self._answer(base)
         rows = []
-        for text, each in zip(self._what_if, changed, strict=True):
-            row = self._answer(of_what_if(base, text, each))
+        for each in scenarios:
+            row = self._answer(each)
             rows.append({**row, "over_current": row["factor"] / now["factor"] if now["factor"] else None})
         found = {**head, **now, "what_if": rows}
         write_json(answers_folder(self._store) / f"{head['capacity']}.json", found)

@@ -17,6 +17,7 @@ from replay_engine.config import ConfigError
 from replay_engine.policy import Policy, apply_set
 from replay_engine.profile import Profile
 from tracekit.metrics import SloTable
+from tracekit.traces.mix import check_mix, mix_line, parse_mix
 from tuner.cells import Cell, Replays, Result
 from tuner.objective import PER_MILLION, attainment, bisect_rate, fewest
 from tuner.plan import TunePlan
@@ -194,13 +195,33 @@ def of_what_if(base: Scenario, text: str, changed: WhatIf) -> Scenario:
     """What ``text`` makes of the question."""
     lengths = {name: factor for name, factor in changed.traffic.items() if name != "rate_scale"}
     windows = tuple(replace(window, part=_scaled(window.part, lengths)) for window in base.windows)
+    notes, more = list(changed.notes), list[str]()
+    if changed.mix is not None:
+        windows, line, more = _mixed(windows, base.replays, changed.mix)
+        notes.append(line)
     own: dict[str, float] = {name: float(windows[0].part.get(name, 1.0)) for name in ("isl_scale", "osl_scale")}
     reasons = _reasons(windows[0], base.replays, own, changed.guessed)
     return replace(
         base, what=text, policy=changed.policy, profile=changed.profile, slo=changed.slo or base.slo, windows=windows,
         rate=changed.traffic.get("rate_scale", 1.0), price=base.price if changed.price is None else changed.price,
-        reasons=reasons, notes=changed.notes, tried={},
+        reasons=[*reasons, *more], notes=notes, tried={},
     )  # fmt: skip
+
+
+def _mixed(windows: tuple[StudyWindow, ...], replays: Replays, mix: str) -> tuple[tuple[StudyWindow, ...], str, list[str]]:
+    """The windows with another mix of classes and tenants, what became of the shares in the first, and why prefix hits are
+    not those of such traffic, where they are not."""
+    found = tuple(replace(window, part={**window.part, "mix": mix}) for window in windows)
+    check_mix(mix, [replays.sources.get(window) for window in windows])
+    sources = [replays.sources.get(window) for window in found]
+    before = replays.sources.get(windows[0])
+    line = mix_line(before, sources[0], mix)
+    reasons = []
+    if before.run_offsets is not None and any(factor > 1 for factor in parse_mix(mix).values()):
+        reasons.append("copies of requests share with their originals what several requests of the trace have in common, so that"
+                       " there may be more prefix hits than in such traffic")  # fmt: skip
+    counted = (int(source.counted.sum()) for source in sources)
+    return tuple(replace(window, requests=many) for window, many in zip(found, counted, strict=True)), line, reasons
 
 
 def _scaled(part: Mapping[str, Any], factors: Mapping[str, float]) -> dict[str, Any]:

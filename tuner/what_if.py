@@ -6,7 +6,8 @@ arithmetic, marked as an estimate; nothing of it was measured.
 both rooflines scales the profile's own costs; another card has the roofline's costs. ``kv_cache_dtype=fp8`` halves KV of 16 bits,
 and with it what a decode reads. ``lose=N``: the fleet without N of its replicas. ``kv_scale=X``: X times the KV blocks that it
 would have; ``kv_memory=NGiB``: as many as fit into so much. ``rate_scale``, ``isl_scale``, ``osl_scale``, ``burst_scale`` are the
-options of ``capacity`` and come on top of them; ``slo=ttft=1s,tpot=50ms`` holds for everybody; ``price_per_hour=X`` of a card.
+options of ``capacity`` and come on top of them; ``mix=chat:2,batch:0.5``: so many times as many requests of a class or tenant;
+``slo=ttft=1s,tpot=50ms`` holds for everybody; ``price_per_hour=X`` of a card.
 """
 
 from __future__ import annotations
@@ -22,26 +23,29 @@ from replay_engine.policy import Policy, apply_set
 from replay_engine.profile import Latency, ModelFacts, Profile, load_profile
 from tracekit.errors import UsageError, shown
 from tracekit.metrics import SloTable, parse_slo
+from tracekit.traces.mix import parse_mix
 from tuner.plan import TunePlan
 
 __all__ = ["WhatIf", "resolve_what_if", "with_fp8_kv", "with_hardware", "with_tensor_parallel"]
 
 TRAFFIC = ("rate_scale", "isl_scale", "osl_scale", "burst_scale")
-OURS = ("profile", "hardware", "tensor_parallel", "kv_cache_dtype", "lose", "kv_scale", "kv_memory", "slo", "price_per_hour",
-        *TRAFFIC)  # fmt: skip
+OURS = ("profile", "hardware", "tensor_parallel", "kv_cache_dtype", "lose", "kv_scale", "kv_memory", "mix", "slo",
+        "price_per_hour", *TRAFFIC)  # fmt: skip
 GIB = 1 << 30
 
 
 @dataclass(slots=True, kw_only=True)
 class WhatIf:
     """The policy and the profile in question; ``notes``: what a person must know of them; ``guessed``: how the profile was made
-    up, where it is arithmetic. ``traffic``: factors by option; ``slo``, ``price``: ``None`` for those of the question."""
+    up, where it is arithmetic. ``traffic``: factors by option; ``mix``: of classes and tenants. ``slo``, ``price``: ``None``
+    for those of the question."""
 
     policy: Policy
     profile: Profile
     notes: list[str] = field(default_factory=list)
     guessed: str | None = None
     traffic: dict[str, float] = field(default_factory=dict)
+    mix: str | None = None
     slo: SloTable | None = None
     price: float | None = None
 
@@ -56,6 +60,9 @@ def resolve_what_if(plan: TunePlan, text: str) -> WhatIf:
         found.policy = apply_set(plan.policy, [*sets, *_survivors(plan.policy, sets, own)], found.profile)
         found.policy = _with_kv(found.policy, found.profile, own)
         found.traffic = {name: _number(name, own[name]) for name in TRAFFIC if name in own}
+        if "mix" in own:
+            parse_mix(own["mix"])
+            found.mix = own["mix"]
         found.price = _number("price_per_hour", own["price_per_hour"]) if "price_per_hour" in own else None
         found.slo = SloTable.from_policy(found.policy.slo, parse_slo(own["slo"])) if "slo" in own else None
     except ConfigError as error:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from tracekit.experiments.layout import Layout
+from tracekit.traces.mix import mixed
 from tracekit.traces.slicing import Slice
 from tracekit.traces.source import TraceRows, TraceSource
 
@@ -40,12 +41,13 @@ class StudyWindow:
     lead_in_ns: int
     requests: int
     part: dict[str, Any]
-    """Fields of ``Slice`` other than its window, lead-in and rate."""
+    """Fields of ``Slice`` other than its window, lead-in and rate; ``mix`` (``tracekit.traces.mix``) where one is asked for."""
     rate_scale: float = 1.0
 
     def slice_at(self, rate: float) -> Slice:
         """The part of the trace, ``rate`` times as fast as the study's own rate."""
-        part = {**self.part, "thin": None if self.part["thin"] is None else tuple(self.part["thin"])}
+        part = {name: value for name, value in self.part.items() if name != "mix"}
+        part |= {"thin": None if self.part["thin"] is None else tuple(self.part["thin"])}
         return replace(Slice(**part), window_ns=(self.begin_ns, self.end_ns), lead_in_ns=self.lead_in_ns,
                        rate_scale=self.rate_scale * rate)  # fmt: skip
 
@@ -104,7 +106,9 @@ class WindowSources:
         key = (window.trace, window.begin_ns, window.end_ns, rate * window.rate_scale, repr(sorted(window.part.items())))
         if key not in self._held:
             part = window.slice_at(rate)
-            self._held[key] = TraceSource.from_rows(self._read(window.trace, part), part)
+            source = TraceSource.from_rows(self._read(window.trace, part), part)
+            mix = window.part.get("mix")
+            self._held[key] = mixed(source, mix, part.seed) if mix else source
         return copy.copy(self._held[key])
 
     def _read(self, trace: int, part: Slice) -> TraceRows:

@@ -10,17 +10,20 @@ from dash import Dash, Input, Output, State, dcc, html, no_update
 from dashboards.markup import aria, control, data_table
 from dashboards.ordering import KNOBS, loaded_traces, profiles_options, uploads_folder, words_of
 from dashboards.queries import RunBook
-from dashboards.uploads import KINDS, MOST_BYTES, checked, keep
+from dashboards.uploads import KINDS, MOST_BYTES, checked, decoded, keep
 from dashboards.words import count, seconds
 from dashboards.work import start_job
 from tracekit.errors import TracekitError
 from tracekit.orders import DEFAULT_PROFILE, ENGINES, ROUTERS, ConfigError
+from tracekit.profile_files import MOST_BYTES as MOST_PROFILE
+from tracekit.profile_files import keep_profile
 
-__all__ = ["layout", "quarantine", "register"]
+__all__ = ["layout", "profiles", "quarantine", "register"]
 
 FIELDS = ("trace", "engine", "profile", "policy", *KNOBS, "replicas", "router", "more", "slo", "window", "limit", "name")
 PLAIN_ROUTERS = tuple(each for each in ROUTERS if "(" not in each)
 """Those that take no weights; ``weighted(...)`` goes below *More settings*."""
+_PROFILE = f"Or drop a profile that was fitted here: TOML of tracekit calibrate, at most {MOST_PROFILE >> 10} KiB"
 HINTS = {
     "slo": "ttft=500ms,tpot=50ms", "window": "whole trace; 10m:20m", "limit": "all requests", "name": "optional",
     "policy": "empty: vLLM's defaults. Or paste: vllm serve MODEL --max-num-seqs 128 ... , or a policy in TOML",
@@ -49,13 +52,15 @@ def layout() -> Any:
             html.Div(
                 [
                     control("Engine", "rp-engine", dcc.Dropdown(list(ENGINES), "sim", id="rp-engine", clearable=False)),
-                    control("Profile", "rp-profile", _profiles()),
+                    control("Profile", "rp-profile", dcc.Dropdown([], DEFAULT_PROFILE, id="rp-profile", clearable=False)),
                     *(control(knob, f"rp-{knob}", _number(knob)) for knob in KNOBS),
                     control("Replicas", "rp-replicas", _number("replicas")),
                     control("Router", "rp-router", dcc.Dropdown(list(PLAIN_ROUTERS), id="rp-router", placeholder="default")),
                 ],
                 className="controls",
             ),
+            dcc.Upload(html.Button(_PROFILE, type="button", className="drop"), id="rp-profile-upload", max_size=MOST_PROFILE),
+            html.P(id="rp-profile-said", className="hint", role="status"),
             html.Div([_area("Policy", "policy"), _area("More settings", "more")], className="controls areas"),
             html.H2("3. What is asked of it"),
             html.Div([control(LABELS[name], f"rp-{name}", _text(name)) for name in LABELS], className="controls"),
@@ -65,10 +70,6 @@ def layout() -> Any:
             dcc.Store(id="rp-sent"),
         ]
     )  # fmt: skip
-
-
-def _profiles() -> Any:
-    return dcc.Dropdown(profiles_options(), DEFAULT_PROFILE, id="rp-profile", clearable=False, searchable=False)
 
 
 def _number(name: str) -> Any:
@@ -110,6 +111,18 @@ def register(app: Dash, book: RunBook) -> None:
         State("rp-sent", "data"),
         prevent_initial_call=True,
     )(receive)
+
+    def fitted(_: str | None, contents: str | None, name: str | None) -> Any:
+        return profiles(book, contents, name or "profile")
+
+    app.callback(
+        Output("rp-profile", "options"),
+        Output("rp-profile", "value"),
+        Output("rp-profile-said", "children"),
+        Input("url", "pathname"),
+        Input("rp-profile-upload", "contents"),
+        State("rp-profile-upload", "filename"),
+    )(fitted)
     form = [(f"rp-{name}", "value") for name in FIELDS]
 
     def preview(*values: Any) -> str:
@@ -135,6 +148,19 @@ def options(book: RunBook, sent: dict[str, str], picked: str | None) -> Any:
     chosen = there[0] if sent and (picked is None or not picked.startswith("upload:")) else picked if picked in there else None
     only = "This dashboard is read-only: it starts nothing." if book.read_only else ""
     return listed, chosen or (there[0] if there else None), only, book.read_only
+
+
+def profiles(book: RunBook, contents: str | None, name: str) -> tuple[Any, Any, str]:
+    """Which profiles may be picked, the one that was just sent, and what there is to say of it."""
+    if contents is None:
+        return profiles_options(book), no_update, ""
+    if book.read_only:
+        return no_update, no_update, "This dashboard is read-only: it takes no files."
+    try:
+        kept = keep_profile(book.store, decoded(contents, name, MOST_PROFILE), name)
+    except (TracekitError, ConfigError) as error:
+        return no_update, no_update, f"Not taken: {error}"
+    return profiles_options(book), kept.key, f"{name}: {kept.told}. It can be chosen here and on What if from now on."
 
 
 def take(book: RunBook, contents: str, name: str, sent: dict[str, str]) -> tuple[Any, Any]:

@@ -14,7 +14,7 @@ from dashboards.ordering import profiles_options
 from dashboards.pages.what_if_answer import answer_of
 from dashboards.palette import THEMES
 from dashboards.queries import LATEST, RunBook
-from dashboards.what_if_form import FACTORS, FIELDS, choices, words_of
+from dashboards.what_if_form import FACTORS, FIELDS, choices, kinds_of, words_of
 from dashboards.what_if_rows import verdict_of
 from dashboards.words import count
 from dashboards.work import UNDER_WAY, acts_on, do_to_job, start_job
@@ -69,12 +69,12 @@ def layout() -> Any:
 
 def _form() -> list[Any]:
     trace = dcc.Dropdown(id="wi-trace", placeholder="none yet", clearable=False)
-    profile = dcc.Dropdown(profiles_options(), id="wi-profile", placeholder="of the run, else the H100's", searchable=False)
-    hardware = dcc.Dropdown([{"value": value, "label": name} for value, name in hardware_known()], id="wi-hardware",
-                            placeholder="as it is")  # fmt: skip
-    factors = [_field(name, label, "160px", numeric=True) for name, (_, label) in FACTORS.items()]
+    profile = dcc.Dropdown(id="wi-profile", placeholder="of the run, else the H100's")
+    hardware = dcc.Dropdown(id="wi-hardware", placeholder="as it is")
+    factors = [_field(name, label, "160px", numeric=name != "mix") for name, (_, label) in FACTORS.items()]
     burst = ("Bursts: the same requests in the same order over the same time, the gap before each to this power: 0 spaces them"
-             " evenly, 1 leaves them, 2 makes short gaps shorter and long ones longer.")  # fmt: skip
+             " evenly, 1 leaves them, 2 makes short gaps shorter and long ones longer. Mix: chat:2,batch:0.5 is twice as many"
+             " requests of the class or tenant chat, half as many of batch, and the others as they are.")  # fmt: skip
     return [
         html.P(id="wi-only", className="notice"),
         html.H2("1. What runs today"),
@@ -115,12 +115,20 @@ def register(app: Dash, book: RunBook) -> None:
         listed, first = choices(book, address.run)
         asks = address.capacity is None and (address.run != LATEST or not list_capacities(book.store, 1))
         only = "This dashboard is read-only: it starts nothing." if book.read_only else ""
-        return listed, picked if picked in [each["value"] for each in listed] else first, only, book.read_only, asks
+        there = picked if picked in [each["value"] for each in listed] else first
+        hardware = [{"value": value, "label": name} for value, name in hardware_known(book.store)]
+        return listed, there, only, book.read_only, asks, profiles_options(book), hardware
 
     app.callback(
         Output("wi-trace", "options"), Output("wi-trace", "value"), Output("wi-only", "children"), Output("wi-start", "disabled"),
-        Output("wi-ask", "open"), Input("url", "search"), State("wi-trace", "value"),
+        Output("wi-ask", "open"), Output("wi-profile", "options"), Output("wi-hardware", "options"), Input("url", "search"),
+        State("wi-trace", "value"),
     )(offered)  # fmt: skip
+
+    def kinds(picked: str | None) -> str:
+        return ",".join(f"{name}:1" for name in kinds_of(book, picked)) or "no classes in this trace"
+
+    app.callback(Output("wi-mix", "placeholder"), Input("wi-trace", "value"))(kinds)
 
     def preview(*values: Any) -> str:
         return command_line(book, dict(zip(FIELDS, values, strict=True)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboards import work
+from dashboards.ordering import profiles_options
 from dashboards.pages import what_if
 from dashboards.palette import DARK, LIGHT
 from dashboards.queries import RunBook
 from dashboards.what_if_figures import cost_figure, curve_figure, needs_figure
 from dashboards.what_if_form import scenario_of, words_of
 from dashboards.what_if_rows import changes_of, costs_of, describe_needs, extrapolated_of, knees_of, needs_of, verdict_of
+from replay_engine.profile import load_profile
 from tests.dashboards.browser import serving
 from tests.dashboards.watched import Watched
 from tracekit import jobs
 from tracekit.capacities import load_capacity
-from tracekit.capacity_orders import CapacityOrder, capacity_words
+from tracekit.capacity_orders import CapacityOrder, capacity_words, hardware_known
 from tracekit.cli.main import main
 from tracekit.errors import UsageError
 from tracekit.orders import ConfigError
@@ -35,7 +38,8 @@ OVER = """() => [...document.querySelectorAll('main *')].filter(each => !each.cl
     && each.checkVisibility() && each.getBoundingClientRect().right > innerWidth + 1).map(each => each.outerHTML.slice(0, 80))"""
 PAPER = """paper => [...document.querySelectorAll('main .js-plotly-plot')].every(each => each._fullLayout
     && each._fullLayout.paper_bgcolor === paper)"""
-SCENARIOS = ["isl_scale=2 hardware=h200", "kv_scale=0.5 slo=ttft=50ms", "fleet.replicas=2 fleet.router=least_tokens rate_scale=2"]
+SCENARIOS = ["isl_scale=2 hardware=h200", "kv_scale=0.5 mix=chat:1.5,batch:0 slo=ttft=50ms",
+             "fleet.replicas=2 fleet.router=least_tokens rate_scale=2"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +49,11 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> RunBook:
     trace = folder / "short.jsonl"
     assert main(["synth", str(trace), "--requests", "80", "--arrival", "poisson:rate=8", "--input", "600", "--output",
                  "uniform:10,40", "--seed", "2"]) == 0  # fmt: skip
+    rows = [json.loads(line) for line in trace.read_text(encoding="utf-8").splitlines()]
+    classes = [{**row, "class": "chat" if at % 4 else "batch"} for at, row in enumerate(rows)]
+    trace.write_text("".join(json.dumps(row) + "\n" for row in classes), encoding="utf-8")
+    (folder / "ours.toml").write_text(replace(load_profile("h100"), name="ours").to_toml(), encoding="utf-8")
+    (folder / "policy.toml").write_text("[scheduler]\nmax_num_seqs = 4\n", encoding="utf-8")
     db = folder / "t.duckdb"
     replay(str(trace), db=str(db), engine="sim", slo="ttft=500ms", sets=("max_num_seqs=8",))
     capacity("short", db=db, slo="ttft=500ms", sets=("max_num_seqs=8",), windows=2, length="4s", what_if=SCENARIOS,
@@ -78,6 +87,8 @@ def test_rows_are_the_document_s(document: dict[str, Any]) -> None:
     costs = costs_of(document)
     assert [each.output for each in costs] == [each["per_million_output"] for row in rows for each in row["cost"]["rows"]]
     assert f"x{document['factor']:.3g} of today's rate" in verdict_of(document)
+    told = text_of(document["what_if"][1]["notes"])
+    assert "mix: chat 73.3 % -> 100.0 %, batch 26.7 % -> 0.0 % of the requests, 1.1 times" in told
     assert dict(changes_of(document))[SCENARIOS[1]].startswith("90 % attain their SLO at no rate") == (not knees[2].factor)
 
 
@@ -140,12 +151,12 @@ def test_the_form_becomes_the_command(book: RunBook) -> None:
     listed, first = what_if.choices(book, "1")
     assert first == "run:1" and listed[0]["label"] == "run 1 of short"
     form = {"trace": "run:1", "target": "95%", "windows": "3", "price": "2.5", "rate": "2", "isl": "1.5", "osl": "0.5",
-            "burst": "0", "replicas": "3", "kv": "2", "tp": "2", "hardware": "hardware=h20",
+            "burst": "0", "mix": "chat:2, batch:0.5", "replicas": "3", "kv": "2", "tp": "2", "hardware": "hardware=h20",
             "new-slo": "ttft=1s, tpot=50ms", "new-price": "1",
             "more": "kv_cache_dtype=fp8\nlose=1", "others": "rate_scale=3\n\nlose=1 fleet.replicas=2"}  # fmt: skip
     words = words_of(book, form)
-    one = ("rate_scale=2 isl_scale=1.5 osl_scale=0.5 burst_scale=0 fleet.replicas=3 kv_scale=2 tensor_parallel=2"
-           " fleet.router=least_tokens hardware=h20 slo=ttft=1s,tpot=50ms price_per_hour=1"
+    one = ("rate_scale=2 isl_scale=1.5 osl_scale=0.5 burst_scale=0 fleet.replicas=3 mix=chat:2,batch:0.5 kv_scale=2"
+           " tensor_parallel=2 fleet.router=least_tokens hardware=h20 slo=ttft=1s,tpot=50ms price_per_hour=1"
            " kv_cache_dtype=fp8 lose=1")  # fmt: skip
     assert scenario_of(form) == one
     assert [word for word in words if word.startswith("--what-if=")] == [
@@ -160,6 +171,17 @@ def test_the_form_becomes_the_command(book: RunBook) -> None:
     assert words[-2:] == ["--", "short"] == own[-2:]
 
 
+def test_a_fitted_profile_beside_the_database_is_offered_and_named_by_its_digest(book: RunBook) -> None:
+    beside = book.store.path.parent / "ours.toml"
+    (ours,) = [each for each in profiles_options(book) if each["label"] == "ours.toml"]
+    assert "profile ours (" in ours["title"] and not [each for each in profiles_options(book) if each["label"] == "policy.toml"]
+    assert (f"profile={ours['value']}", f"ours.toml: {ours['title']}") in hardware_known(book.store)
+    words = words_of(book, {"trace": "run:1", "profile": ours["value"], "others": f"rate_scale=2 profile={ours['value']}"})
+    assert {f"--profile={beside}", f"--what-if=rate_scale=2 profile={beside}"} <= set(words)
+    assert what_if.kinds_of(book, "run:1") == what_if.kinds_of(book, "trace:short") == ("chat", "batch")
+    assert what_if.kinds_of(book, "trace:other") == what_if.kinds_of(book, None) == what_if.kinds_of(book, "run:x") == ()
+
+
 @pytest.mark.parametrize(
     ("form", "says"),
     [
@@ -171,6 +193,9 @@ def test_the_form_becomes_the_command(book: RunBook) -> None:
         ({"trace": "trace:short"}, "no SLO"),
         ({"trace": "trace:short", "slo": "fast"}, "slo"),
         ({"trace": "run:1", "profile": "/etc/passwd"}, "expected one of"),
+        ({"trace": "run:1", "profile": "file:../../etc/passwd"}, "not there any more"),
+        ({"trace": "run:1", "others": "profile=/etc/passwd"}, "expected one of"),
+        ({"trace": "run:1", "more": "profile=file:0123"}, "not there any more"),
         ({"trace": "run:1", "policy": "/etc/passwd"}, "expected TOML"),
         ({"trace": "run:1", "policy": "[scheduler]\nmax_seqs = 4"}, "max_seqs"),
         ({"trace": "run:1", "target": "110%"}, "expected a share"),

@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from dash import no_update
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +23,7 @@ from dashboards.ordering import order_of, uploads_folder, words_of
 from dashboards.pages import replay as replay_page
 from dashboards.pages import what_if
 from dashboards.queries import RunBook
+from replay_engine.profile import load_profile
 from tracekit import jobs
 from tracekit.errors import LockedError, UsageError
 from tracekit.orders import ConfigError, ReplayOrder, _slice_words, again_words, replay_words, tune_words
@@ -174,6 +177,29 @@ def test_what_is_too_large_or_of_another_kind_is_refused(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_fitted_profile_that_is_sent_can_be_chosen_from_then_on(book: RunBook) -> None:
+    text = replace(load_profile("l40s"), name="fitted-here").to_toml()
+    listed, picked, said = replay_page.profiles(book, sent(text.encode()), "fit of ours.TOML")
+    assert "fitted-here" in said and picked in [each["value"] for each in listed]
+    assert replay_page.profiles(book, sent(text.encode()), "again.toml")[1] == picked
+    words = words_of(book, {"trace": "trace:demo_trace", "profile": picked})
+    (path,) = [Path(word.partition("=")[2]) for word in words if word.startswith("--profile=")]
+    assert path.parent == book.store.folder / "profiles" and load_profile(path).name == "fitted-here"
+    path.write_text(text + "# changed\n", encoding="utf-8")
+    assert "that profile is not there any more" in replay_page.command_line(book, {"trace": "trace:demo_trace", "profile": picked})
+    path.unlink()
+    there = sorted(book.store.folder.rglob("*.toml"))
+    for data, name, why in ((text.encode(), "fit.json", "not a kind that is taken"), (b"\xff\xfe", "fit.toml", "not UTF-8"),
+                            (b"", "fit.toml", "an empty file"), (b"[latency]\na_ns = 'x'\n", "fit.toml", "a_ns"),
+                            (b"[scheduler]\n", "fit.toml", "scheduler"), (b"[latency\n", "fit.toml", "fit.toml"),
+                            (text.encode() + b"#" * (300 << 10), "fit.toml", "more than 256 KiB")):  # fmt: skip
+        kept = replay_page.profiles(book, sent(data), name)
+        assert kept[2].startswith("Not taken: ") and why in kept[2] and kept[1] is no_update, kept
+    reading = RunBook(book.store.path, read_only=True)
+    assert "read-only" in replay_page.profiles(reading, sent(text.encode()), "fit.toml")[2]
+    assert sorted(book.store.folder.rglob("*.toml")) == there
+
+
 @settings(deadline=None)
 @given(st.text(max_size=40), st.binary(max_size=60))
 def test_an_upload_lies_where_uploads_lie(tmp_path_factory: pytest.TempPathFactory, name: str, data: bytes) -> None:
@@ -226,6 +252,7 @@ def test_only_the_latest_uploads_stay(tmp_path: Path, monkeypatch: pytest.Monkey
         ({"trace": "upload:../../etc/passwd"}, "not there any more"),
         ({"trace": "trace:demo_trace", "engine": "bash"}, "engine bash"),
         ({"trace": "trace:demo_trace", "profile": "/etc/passwd"}, "profile /etc/passwd: expected one of"),
+        ({"trace": "trace:demo_trace", "profile": "file:/etc/passwd"}, "not there any more"),
         ({"trace": "trace:demo_trace", "policy": "/etc/passwd"}, "policy /etc/passwd: expected TOML"),
         ({"trace": "trace:demo_trace", "policy": "[scheduler]\nmax_seqs = 4"}, "max_seqs"),
         ({"trace": "trace:demo_trace", "max_num_seqs": "many"}, "max_num_seqs"),

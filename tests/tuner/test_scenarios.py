@@ -98,9 +98,10 @@ def test_kv_is_scaled_and_sized_by_arithmetic(bursts: str, db: Path, report: Cap
     assert changed.slo is not None and changed.slo.default is not None
     assert (changed.slo.default.limit("ttft"), changed.slo.default.limit("tpot")) == (4 * 10**9, 80 * 10**6)
     assert (changed.traffic, changed.price, changed.policy) == ({"rate_scale": 1.5}, 7.0, plan.policy)
+    assert resolve_what_if(plan, "mix=a:2,b:0").mix == "a:2,b:0"
     for text, why in (("kv_scale=0", "above 0"), ("kv_scale=1 kv_memory=1GiB", "expected one of them"),
                       ("rate_scale=x", "above 0"), ("burst_scale=-1", "from 0"), ("slo=fast", "SLO part"),
-                      ("kv_memory=nanGiB", "above 0")):  # fmt: skip
+                      ("mix=a", "cannot be read"), ("kv_memory=nanGiB", "above 0")):  # fmt: skip
         with pytest.raises((UsageError, ConfigError), match=why):
             resolve_what_if(plan, text)
 

@@ -18,7 +18,7 @@ WhatIf = Annotated[
     list[str] | None,
     typer.Option("--what-if", metavar="'KNOB=VALUE ...'", help="The knee under other settings; also profile=NAME, hardware=NAME,"
                  " tensor_parallel=N, kv_cache_dtype=fp8, kv_scale=X, kv_memory=NGiB, lose=N replicas, rate_scale=X, isl_scale=X,"
-                 " osl_scale=X, burst_scale=X, slo=..., price_per_hour=X; repeatable."),
+                 " osl_scale=X, burst_scale=X, mix=CLASS_OR_TENANT:X,..., slo=..., price_per_hour=X; repeatable."),
 ]
 IslScale = Annotated[float, typer.Option(metavar="X", help="Prompts X times as long; says where that breaks prefix hashes.")]
 OslScale = Annotated[float, typer.Option(metavar="X", help="Outputs X times as long.")]
