@@ -52,7 +52,7 @@ def layout() -> Any:
             html.Div(
                 [
                     control("Engine", "rp-engine", dcc.Dropdown(list(ENGINES), "sim", id="rp-engine", clearable=False)),
-                    control("Profile", "rp-profile", dcc.Dropdown([], DEFAULT_PROFILE, id="rp-profile", clearable=False)),
+                    control("Profile", "rp-profile", _profiles()),
                     *(control(knob, f"rp-{knob}", _number(knob)) for knob in KNOBS),
                     control("Replicas", "rp-replicas", _number("replicas")),
                     control("Router", "rp-router", dcc.Dropdown(list(PLAIN_ROUTERS), id="rp-router", placeholder="default")),
@@ -70,6 +70,10 @@ def layout() -> Any:
             dcc.Store(id="rp-sent"),
         ]
     )  # fmt: skip
+
+
+def _profiles() -> Any:
+    return dcc.Dropdown([DEFAULT_PROFILE], DEFAULT_PROFILE, id="rp-profile", clearable=False)  # its options come with the page
 
 
 def _number(name: str) -> Any:
@@ -111,7 +115,11 @@ def register(app: Dash, book: RunBook) -> None:
         State("rp-sent", "data"),
         prevent_initial_call=True,
     )(receive)
+    _register_profiles(app, book)
+    _register_start(app, book)
 
+
+def _register_profiles(app: Dash, book: RunBook) -> None:
     def fitted(_: str | None, contents: str | None, name: str | None) -> Any:
         return profiles(book, contents, name or "profile")
 
@@ -123,6 +131,9 @@ def register(app: Dash, book: RunBook) -> None:
         Input("rp-profile-upload", "contents"),
         State("rp-profile-upload", "filename"),
     )(fitted)
+
+
+def _register_start(app: Dash, book: RunBook) -> None:
     form = [(f"rp-{name}", "value") for name in FIELDS]
 
     def preview(*values: Any) -> str:

@@ -186,7 +186,8 @@ def test_a_fitted_profile_that_is_sent_can_be_chosen_from_then_on(book: RunBook)
     (path,) = [Path(word.partition("=")[2]) for word in words if word.startswith("--profile=")]
     assert path.parent == book.store.folder / "profiles" and load_profile(path).name == "fitted-here"
     path.write_text(text + "# changed\n", encoding="utf-8")
-    assert "that profile is not there any more" in replay_page.command_line(book, {"trace": "trace:demo_trace", "profile": picked})
+    form = {"trace": "trace:demo_trace", "profile": picked}
+    assert "that profile is not there any more" in replay_page.command_line(book, form)
     path.unlink()
     there = sorted(book.store.folder.rglob("*.toml"))
     for data, name, why in ((text.encode(), "fit.json", "not a kind that is taken"), (b"\xff\xfe", "fit.toml", "not UTF-8"),
