@@ -60,11 +60,11 @@ def known(table: pa.Table | None, name: str, null: int = -1) -> Ints | None:
 
 def codes(table: pa.Table | None, name: str) -> tuple[npt.NDArray[np.int32] | None, list[str]]:
     """Codes and names in order of first appearance."""
-    import pyarrow.compute as pc
-
     column = column_of(table, name)
     if column is None:
         return None, []
+    import pyarrow.compute as pc
+
     coded = column.combine_chunks().dictionary_encode()
     codes = pc.fill_null(coded.indices, -1).to_numpy(zero_copy_only=False)
     return np.asarray(codes, np.int32), coded.dictionary.to_pylist()
