@@ -82,7 +82,13 @@ class PersistentBatch:
         """The host's copy of the block tables."""
         self._sent = [0] * sizes.rows
         self._head = np.zeros((4, sizes.rows), np.int32)
-        """Codes, rows, positions and keys of the decodes, in batch order."""
+        """Codes, rows, positions and keys of the decodes, in batch order, as they were ``_steps`` iterations ago: with each, codes
+        fall and positions rise by one."""
+        self._steps = 0
+        self._plain: Layout | None = None
+        """Of an iteration that only decodes, while nothing changes; ``_advance`` is what each adds to the buffer of the one
+        before, ``_packed``."""
+        self._advance = self._packed = np.zeros(0, np.int32)
         self._growing: list[dict[Sequence, int]] = [{} for _ in range(block_size)]
         """Decodes by the iteration, modulo the block size, in which they take a block; with the number of that block."""
         self._phase: dict[Sequence, int] = {}
@@ -98,16 +104,13 @@ class PersistentBatch:
     def follow(self, plan: BatchPlan) -> None:
         """Take over what changed since the last plan."""
         self._cells, self._blocks = [], []
-        n, head = len(self.order), self._head
-        if n:
-            head[0, :n] -= 1
-            head[2, :n] += 1
+        self._steps = self._steps + 1 if self.order else 0
         if plan.joined or plan.left:
-            self._decode_blocks = None
             for seq in plan.joined:
                 self._join(seq, plan.iteration)
             for seq in plan.left:
                 self._leave(seq)
+            self._changed()
         for seq in self._ending:
             self._forget(seq)
         self._ending = list(plan.finishing)
@@ -119,8 +122,11 @@ class PersistentBatch:
             self._send_blocks(seq, seq.comp)
         growing = self._growing[plan.iteration % self._size]
         if growing:
-            self._decode_blocks = None
+            self._changed()
             self._grow_blocks(growing)
+
+    def _changed(self) -> None:
+        self._decode_blocks = self._plain = None
 
     def _grow_blocks(self, growing: dict[Sequence, int]) -> None:
         """Decodes that have filled their last block got another one."""
@@ -136,7 +142,8 @@ class PersistentBatch:
         place = self._place[seq] = len(self.order)
         self.order.append(seq)
         row, position = self._row[seq], iteration - seq.origin - 1
-        self._head[:, place] = -1 - self._cell(row, position - seq.prompt_tokens), row, position, seq.index
+        code = -1 - self._cell(row, position - seq.prompt_tokens)
+        self._head[:, place] = code + self._steps, row, position - self._steps, seq.index
         phase = self._phase[seq] = (seq.origin + 1) % self._size
         self._growing[phase][seq] = -(-position // self._size)
 
@@ -174,6 +181,7 @@ class PersistentBatch:
         self.table = np.concatenate((self.table, np.zeros_like(self.table)))
         self._sent += [0] * rows
         self._head = np.concatenate((self._head, np.zeros_like(self._head)), axis=1)
+        self._changed()
 
     def _forget(self, seq: Sequence) -> None:
         row = self._row.pop(seq, None)
@@ -196,11 +204,15 @@ class PersistentBatch:
 
     def lay_out(self, plan: BatchPlan, bucket: int, void: list[int]) -> Layout:
         """The layout of ``plan``'s iteration, its decodes padded to ``bucket`` rows (at least their number)."""
+        plain = not plan.prefill and not void and not self._cells
+        if plain and self._plain is not None and self._plain.decodes == bucket:
+            return self._plain
+        self._packed = self._packed[:0]
         real = len(self.order)
         layout = Layout(decodes=bucket, padding=bucket - real, void=len(void))
         if real:
             if self._decode_blocks is None:
-                self._decode_blocks = int(self._head[2, :real].max()) // self._size + 1
+                self._decode_blocks = (int(self._head[2, :real].max()) + self._steps) // self._size + 1
             layout.decode_blocks = self._decode_blocks
         tokens = bucket
         for entry in plan.prefill:
@@ -211,13 +223,20 @@ class PersistentBatch:
         layout.tokens, layout.entries, layout.updates = tokens, len(plan.prefill), len(self._cells)
         if plan.prefill:
             layout.samples = len(self.order) + len(plan.sampled)
+        self._plain = layout if plain else None
         return layout
 
     def pack(self, plan: BatchPlan, layout: Layout, void: list[int], out: Ints) -> None:
         """Fill the packed buffer ``out`` [layout.size]."""
-        n, tokens, real = layout.decodes, layout.tokens, len(self.order)
+        if layout is self._plain and len(self._packed):
+            np.add(self._packed, self._advance, out=out)
+            self._packed = out
+            return
+        n, tokens, real, steps = layout.decodes, layout.tokens, len(self.order), self._steps
         head = out[: 4 * tokens].reshape(4, tokens)
         head[:, :real] = self._head[:, :real]
+        head[0, :real] -= steps
+        head[2, :real] += steps
         if n > real:
             head[:, real:n] = 0
             head[2, real:n] = -1
@@ -227,6 +246,10 @@ class PersistentBatch:
         rest = self._cells + self._blocks + void
         if rest:
             out[at : at + len(rest)] = rest
+        if layout is self._plain:
+            self._packed, advance = out, np.zeros((4, n), np.int32)
+            advance[0, :real], advance[2, :real] = -1, 1
+            self._advance = advance.ravel()
 
     def _pack_entries(self, plan: BatchPlan, layout: Layout, head: Ints, out: Ints) -> int:
         count, samples, real = layout.entries, layout.samples, len(self.order)
@@ -235,8 +258,7 @@ class PersistentBatch:
         at += 3 * count + 1
         packed, targets, keys = (out[at + k * samples : at + (k + 1) * samples] for k in range(3))
         packed[:real] = np.arange(real)
-        targets[:real] = -self._head[0, :real]
-        keys[:real] = self._head[3, :real]
+        targets[:real], keys[:real] = -head[0, :real], head[3, :real]
         where = layout.decodes
         starts[0] = 0
         sample = real

@@ -11,7 +11,7 @@ from replay_engine.torch_engine.kv_pool import KvPool
 from replay_engine.torch_engine.model import DecoderModel, ForwardBatch
 from replay_kernels import DecodeScratch, decode_scratch, gumbel_argmax, num_splits
 
-__all__ = ["DeviceTables", "IterationPass", "Sampling"]
+__all__ = ["NOT_FINITE", "DeviceTables", "IterationPass", "Sampling"]
 
 NOT_FINITE = -1
 """What stands for a token where the hidden state is not finite."""

@@ -26,17 +26,22 @@ class Staging:
         self._host = [torch.zeros(capacity, dtype=torch.int32, pin_memory=self.cuda) for _ in range(depth)]
         self._arrays = [buffer.numpy() for buffer in self._host]
         self.packed = torch.zeros(capacity, dtype=torch.int32, device=device) if self.cuda else self._host[0]
-        self._back = [torch.zeros(samples, dtype=torch.int64, pin_memory=True) for _ in range(depth)] if self.cuda else []
+        self._back = [torch.zeros(samples, dtype=torch.int64, pin_memory=self.cuda) for _ in range(_DEPTH)]
+        self._tokens = [buffer.numpy() for buffer in self._back]
         self._done = [torch.cuda.Event() for _ in range(depth)] if self.cuda else []
         self._turn = 0
+        self._views = [array[:0] for array in self._arrays]
+        self._landed = self._tokens[0][:0]
         self._spill: npt.NDArray[np.int32] | None = None
 
     def array(self, size: int) -> npt.NDArray[np.int32]:
         """Where ``size`` elements are to be packed; they stay until ``send``."""
-        self._turn = (self._turn + 1) % len(self._host)
+        self._turn = (self._turn + 1) % _DEPTH
         if size <= len(self._arrays[0]):
-            self._spill = None
-            return self._arrays[self._turn][:size]
+            self._spill, at = None, self._turn % len(self._arrays)
+            if len(self._views[at]) != size:
+                self._views[at] = self._arrays[at][:size]
+            return self._views[at]
         self._spill = np.zeros(size, np.int32)
         return self._spill
 
@@ -53,18 +58,24 @@ class Staging:
             self.packed[:size].copy_(self._host[self._turn][:size], non_blocking=True)
         return self.packed[:size]
 
+    def land(self, tokens: torch.Tensor) -> torch.Tensor:
+        """``tokens``, which on a CPU lie where ``read_back`` finds them: the pass ends with its results in the host's memory."""
+        if not self.cuda:
+            self._back[self._turn][: len(tokens)].copy_(tokens)
+            self._landed = self._tokens[self._turn][: len(tokens)]
+        return tokens
+
     def read_back(self, tokens: torch.Tensor) -> Callable[[], npt.NDArray[np.int64]]:
         """Enqueue the copy of ``tokens`` to the host; the result waits for it and returns them (valid for one more turn)."""
         if not self.cuda:
-            array: npt.NDArray[np.int64] = tokens.numpy()
-            return lambda: array
-        back, done = self._back[self._turn], self._done[self._turn]
-        back[: len(tokens)].copy_(tokens, non_blocking=True)
+            landed = self._landed
+            return lambda: landed
+        found, done = self._tokens[self._turn][: len(tokens)], self._done[self._turn]
+        self._back[self._turn][: len(tokens)].copy_(tokens, non_blocking=True)
         done.record()
 
         def waited() -> npt.NDArray[np.int64]:
             done.synchronize()
-            found: npt.NDArray[np.int64] = back[: len(tokens)].numpy()
             return found
 
         return waited
