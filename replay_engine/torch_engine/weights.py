@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -12,7 +12,10 @@ from replay_engine.config import ConfigError
 from replay_engine.torch_engine.safetensors_file import Checkpoint
 from replay_engine.torch_engine.shapes import SHIPPED, ModelShape
 
-__all__ = ["LayerWeights", "Weights", "dummy_weights", "load_weights", "read_weights"]
+__all__ = ["LayerWeights", "Weights", "dummy_weights", "for_cpu", "load_weights", "read_weights"]
+
+LARGEST_COPY = 64 << 20
+"""Bytes of a tied embedding that a CPU keeps a second time, in the order that its product wants."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,17 +35,19 @@ class LayerWeights:
 
 @dataclass(slots=True, kw_only=True)
 class Weights:
-    """A whole model. ``head`` is ``embedding`` itself where the two are tied; both [vocab, hidden]."""
+    """A whole model. ``head`` is ``embedding`` itself where the two are tied, or (``copied``) a copy of it; both [vocab, hidden]."""
 
     embedding: torch.Tensor
     layers: list[LayerWeights]
     norm: torch.Tensor
     head: torch.Tensor
+    copied: bool = False
 
     @property
     def bytes(self) -> int:
         """Memory they take, a tied matrix counted once."""
-        tensors = [self.embedding, self.norm, *([] if self.head is self.embedding else [self.head])]
+        tied = self.copied or self.head is self.embedding
+        tensors = [self.embedding, self.norm, *([] if tied else [self.head])]
         for layer in self.layers:
             values = (getattr(layer, name) for name in LayerWeights.__slots__)
             tensors += [value for value in values if value is not None]
@@ -52,8 +57,26 @@ class Weights:
 def load_weights(model: str, shape: ModelShape, dtype: torch.dtype, device: torch.device, seed: int = 0) -> Weights:
     """Dummy weights for a shipped model, the checkpoint's for a directory."""
     if model.lower() in SHIPPED:
-        return dummy_weights(shape, dtype, device, seed)
-    return read_weights(Path(model), shape, dtype, device)
+        weights = dummy_weights(shape, dtype, device, seed)
+    else:
+        weights = read_weights(Path(model), shape, dtype, device)
+    return for_cpu(weights) if device.type == "cpu" else weights
+
+
+def for_cpu(weights: Weights) -> Weights:
+    """The same values, projections stored column by column: products of 4 to 64 rows, which decodes are, take a third less time
+    so on a CPU. An embedding is read row by row: a tied one is copied for the head, unless it is large."""
+    for layer in weights.layers:
+        for name in ("qkv", "out", "gate_up", "down"):
+            setattr(layer, name, _by_column(getattr(layer, name)))
+    tied = weights.head is weights.embedding
+    if tied and weights.head.nbytes > LARGEST_COPY:
+        return weights
+    return replace(weights, head=_by_column(weights.head), copied=tied)
+
+
+def _by_column(matrix: torch.Tensor) -> torch.Tensor:
+    return matrix.t().contiguous().t()
 
 
 def dummy_weights(shape: ModelShape, dtype: torch.dtype, device: torch.device, seed: int = 0) -> Weights:
