@@ -70,7 +70,7 @@ class Columns:
     def _prefill(self, rows: Mapping[str, npt.NDArray[Any]] | npt.NDArray[np.void]) -> npt.NDArray[Any] | int:
         if self._cost is None:
             return 0
-        added = self._cost.prefill_ns(rows["prefill_tokens"].astype(np.float64)) + self._cost.latency.c_ns * rows["prefill_qk"]
+        added = self._cost.prompts_ns(rows)
         whole: npt.NDArray[np.int64] = np.rint(np.minimum(added, rows["duration_ns"])).astype(np.int64)
         return whole
 

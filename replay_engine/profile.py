@@ -37,7 +37,8 @@ _TABLES = ("latency", "model", "hardware", "fit", "provenance")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """The nine coefficients the simulator takes, in ns (per token, token x context token, sequence, KV token)."""
+    """The coefficients the simulator takes, in ns (per token, token x context token, sequence, KV token). ``p_ns``: a row that
+    an iteration without prefill is padded by, to the next of ``buckets.BUCKETS``; 0 where nothing pads, or nobody told."""
 
     floor_ns: float = 0.0
     a_ns: float = 0.0
@@ -48,6 +49,7 @@ class Latency:
     h0_ns: float = 0.0
     h1_ns: float = 0.0
     h2_ns: float = 0.0
+    p_ns: float = 0.0
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -58,6 +60,10 @@ class Latency:
     def times(self, factor: float) -> Latency:
         """Every cost ``factor`` times as high."""
         return Latency(**{each.name: factor * getattr(self, each.name) for each in fields(self)})
+
+    def costs(self) -> dict[str, float]:
+        """The coefficients by name, that of padding only where there is one."""
+        return {name: value for name, value in asdict(self).items() if value or name != "p_ns"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +123,7 @@ class Profile:
             "name": self.name,
             "aliases": list(self.aliases),
             "physics": "off" if self.synthetic else "on",
-            "latency": asdict(self.latency),
+            "latency": self.latency.costs(),
         }
         for table in ("model", "hardware"):
             facts = getattr(self, table)

@@ -3,6 +3,7 @@ other executor."""
 
 from __future__ import annotations
 
+from replay_engine.buckets import padding
 from replay_engine.profile import Latency
 from replay_engine.types import BatchPlan, IterationResult
 
@@ -19,14 +20,18 @@ class _Done(IterationResult):
 
 
 class SimExecutor:
-    """``device = max(floor, a + b*tokens) + c*qk + d*seqs + e*kv``; ``host = h0 + h1*running + h2*(joined + left)``.
+    """``device = max(floor, a + b*tokens) + c*qk + d*seqs + e*kv``; ``host = h0 + h1*running + h2*(joined + left)``. With a cost
+    of padding, an iteration without prefill pays it for each row that its decodes are padded by.
 
     Synchronous: host and device add up. Asynchronous: they overlap, the longer one counts. A plan without tokens runs nothing on
     the device. Copies that the iteration has to wait for (``link_ns``) come on top. At most two results are alive at a time
     (iterations n and n+1), so two objects take turns.
     """
 
-    __slots__ = ("_a", "_asynchronous", "_b", "_c", "_d", "_e", "_floor", "_h0", "_h1", "_h2", "_latency", "_next", "_other")
+    __slots__ = (
+        "_a", "_asynchronous", "_b", "_c", "_d", "_e", "_floor", "_h0", "_h1", "_h2", "_latency", "_next", "_other",
+        "_padding",
+    )  # fmt: skip
 
     def __init__(self, latency: Latency, *, asynchronous: bool) -> None:
         self._latency = latency
@@ -41,11 +46,12 @@ class SimExecutor:
         self._floor, self._a, self._b = latency.floor_ns * factor, latency.a_ns * factor, latency.b_ns * factor
         self._c, self._d, self._e = latency.c_ns * factor, latency.d_ns * factor, latency.e_ns * factor
         self._h0, self._h1, self._h2 = latency.h0_ns * factor, latency.h1_ns * factor, latency.h2_ns * factor
+        self._padding = [latency.p_ns * factor * rows for rows in padding()] if latency.p_ns else []
 
     def decode_terms(self) -> tuple[bool, float, float, float, int]:
-        """What ``decode_cost`` is made of: whether host time is one for all, device ns of an iteration, per sequence and per KV
-        token, and host ns where nobody runs."""
-        fixed = not self._h1 and not self._h2
+        """What ``decode_cost`` is made of: whether host time is one for all and nothing pads, device ns of an iteration, per
+        sequence and per KV token, and host ns where nobody runs."""
+        fixed = not self._h1 and not self._h2 and not self._padding
         return fixed, max(self._floor, self._a), self._d, self._e, round(self._h0)
 
     def decode_cost(self, seqs: int, running: int, changes: int) -> tuple[float, float, int]:
@@ -53,6 +59,8 @@ class SimExecutor:
         last plan: device
         ns apart from KV reads, ns per KV token, and host ns."""
         base = (self._floor if self._floor > self._a else self._a) + self._d * seqs
+        if seqs < len(self._padding):
+            base += self._padding[seqs]
         return base, self._e, round(self._h0 + self._h1 * running + self._h2 * changes)
 
     def chunk_terms(self, tokens: int, seqs: int, running: int) -> tuple[float, float, float, float, int]:
@@ -74,7 +82,10 @@ class SimExecutor:
             device = round(base + self._c * qk + self._d * seqs + self._e * kv)
         elif seqs:
             base = self._floor if self._floor > self._a else self._a
-            device = round(base + self._d * seqs + self._e * kv)
+            base += self._d * seqs
+            if seqs < len(self._padding):
+                base += self._padding[seqs]
+            device = round(base + self._e * kv)
         else:
             device = 0
         if not self._asynchronous:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
+from replay_engine.buckets import padding_of
 from replay_engine.calibration.cases import BatchCase, parse_case
 from replay_engine.profile import Latency, Profile
 
@@ -44,13 +47,13 @@ class ProfileDiff:
 
 def diff_profiles(one: Profile, other: Profile) -> ProfileDiff:
     """What changes from ``one`` to ``other``."""
-    costs = [asdict(each.latency) for each in (one, other)]
+    costs = [each.latency.costs() for each in (one, other)]
     cases = [parse_case(text) for text in TYPICAL]
     facts = [_facts(each) for each in (one, other)]
     sources = [each.provenance for each in (one, other)]
     return ProfileDiff(
         names=(one.name, other.name),
-        coefficients=tuple(_number(key, costs[0][key], costs[1][key]) for key in costs[0]),
+        coefficients=tuple(_number(key, costs[0].get(key, 0.0), costs[1].get(key, 0.0)) for key in {**costs[0], **costs[1]}),
         iterations=tuple(
             _number(case.name, iteration_ns(one.latency, case) / 1e6, iteration_ns(other.latency, case) / 1e6) for case in cases
         ),
@@ -63,6 +66,7 @@ def iteration_ns(latency: Latency, case: BatchCase) -> float:
     seqs, kv = len(case.decodes), sum(case.decodes)
     base = max(latency.floor_ns, latency.a_ns + latency.b_ns * case.tokens)
     device = base + latency.c_ns * case.qk + latency.d_ns * seqs + latency.e_ns * kv
+    device += latency.p_ns * float(padding_of(np.array([case.tokens]), np.array([seqs]))[0])
     return device + latency.h0_ns + latency.h1_ns * len(case.shapes)
 
 

@@ -226,7 +226,9 @@ class RunRecord(MemoryRecord):
         if setup.policy.rules.several:
             layouts = {table: with_replica(layout) for table, layout in TABLES.items()}
         if setup.torch is None:
-            constants["iterations"] |= {"mode": "simulated", "padded_tokens": 0}
+            constants["iterations"] |= {"mode": "simulated"}
+            if not setup.profile.latency.p_ns:  # else it follows from the decodes
+                constants["iterations"] |= {"padded_tokens": 0}
         else:
             from replay_engine.torch_engine.engine_rows import WIDE_ITERATIONS
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.gpu.engine import Figure
@@ -40,7 +40,7 @@ def figures(found: Calibrated, judged: bool) -> list[Figure]:
     """Coefficients, then errors; the floor is for a GPU."""
     fit = found.found
     name = found.profile.name
-    lines = [Figure(f"{name} {key}", value, "", "", None, "") for key, value in asdict(fit.latency).items()]
+    lines = [Figure(f"{name} {key}", value, "", "", None, "") for key, value in fit.latency.costs().items()]
     lines.append(Figure(f"{name}: error of the fit, median", round(100 * fit.error, 2), "%", "", None, ""))
     if fit.held is not None:
         median, p90 = 100 * fit.held.median, 100 * fit.held.p90

@@ -1,4 +1,4 @@
-"""Fits of the simulator's form: ``device = max(floor, a + b*tokens) + c*qk + d*seqs + e*kv`` and
+"""Fits of the simulator's form: ``device = max(floor, a + b*tokens) + c*qk + d*seqs + e*kv + p*padded`` and
 ``host = h0 + h1*running + h2*changes``.
 
 With ``floor >= a`` the first part is ``floor + b * max(0, tokens - knee)``: for a given knee everything is linear, so knees are
@@ -61,23 +61,27 @@ def predicted_device(latency: Latency, samples: Samples, *, padded: bool = False
     tokens = samples.tokens
     seqs = samples.seqs + samples.padded if padded else samples.seqs
     base = np.maximum(latency.floor_ns, latency.a_ns + latency.b_ns * tokens)
-    return base + latency.c_ns * samples.qk + latency.d_ns * seqs + latency.e_ns * samples.kv
+    return base + latency.c_ns * samples.qk + latency.d_ns * seqs + latency.e_ns * samples.kv + latency.p_ns * samples.padded
 
 
 def fit_device(samples: Samples, *, padded: bool = False) -> Latency:
-    """The device's coefficients. ``ConfigError``: too few iterations to tell them."""
+    """The device's coefficients; that of padding where the padding varies, unless the rows count as decodes (``padded``).
+    ``ConfigError``: too few iterations to tell them."""
     if len(samples) < FEWEST:
         raise ConfigError(f"calibration: {len(samples)} iterations cannot tell the coefficients; expected {FEWEST} or more")
     seqs = samples.seqs + samples.padded if padded else samples.seqs
     target, weight = samples.device_ns, samples.weight
+    columns = [np.ones(len(samples)), samples.tokens, samples.qk, seqs, samples.kv]
+    if not padded and len(np.unique(samples.padded[samples.tokens <= 0])) > 1:
+        columns.append(samples.padded)
 
     def at(knee: float) -> tuple[float, Latency]:
-        beyond = np.maximum(samples.tokens - knee, 0)
-        found, loss = robust(np.stack((np.ones(len(samples)), beyond, samples.qk, seqs, samples.kv), axis=1), target, weight)
-        floor, b, c, d, e = found.tolist()
+        columns[1] = np.maximum(samples.tokens - knee, 0)
+        found, loss = robust(np.stack(columns, axis=1), target, weight)
+        floor, b, c, d, e, *p = found.tolist()
         if floor < b * knee:  # a would be negative: no cost model of ours
             return float("inf"), Latency()
-        return loss, Latency(floor_ns=floor, a_ns=floor - b * knee, b_ns=b, c_ns=c, d_ns=d, e_ns=e)
+        return loss, Latency(floor_ns=floor, a_ns=floor - b * knee, b_ns=b, c_ns=c, d_ns=d, e_ns=e, p_ns=sum(p))
 
     return _best_knee(at, float(samples.tokens.max()))
 
@@ -109,7 +113,7 @@ def fit_host(samples: Samples) -> Latency:
 
 
 def fit_latency(samples: Samples) -> Latency:
-    """All nine coefficients."""
+    """All coefficients."""
     host = fit_host(samples)
     return replace(fit_device(samples), h0_ns=host.h0_ns, h1_ns=host.h1_ns, h2_ns=host.h2_ns)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -114,10 +114,10 @@ def profile_of(
         fit["note"] = "physics is off because no peak numbers of this hardware are known to hold the coefficients against"
     if len(found.by_mode) > 1:
         fit["mode"] = {
-            mode: {k: v for k, v in asdict(each).items() if not k.startswith("h")} for mode, each in found.by_mode.items()
+            mode: {k: v for k, v in each.costs().items() if not k.startswith("h")} for mode, each in found.by_mode.items()
         }
     device, host = found.sources.get("device", "fitted"), found.sources.get("host", "fitted")
-    numbers = {key: host if key.startswith("h") else device for key in asdict(found.latency)}
+    numbers = {key: host if key.startswith("h") else device for key in found.latency.costs()}
     provenance = {"kind": kind, **numbers, **{k: v for k, v in found.sources.items() if k not in ("device", "host")}}
     return Profile(
         name=name, latency=found.latency, model=model, hardware=hardware, synthetic=not peaks, fit=fit, provenance=provenance

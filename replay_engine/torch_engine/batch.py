@@ -82,8 +82,8 @@ class PersistentBatch:
         """The host's copy of the block tables."""
         self._sent = [0] * sizes.rows
         self._head = np.zeros((4, sizes.rows), np.int32)
-        """Codes, rows, positions and keys of the decodes, in batch order, as they were ``_steps`` iterations ago: with each, codes
-        fall and positions rise by one."""
+        """Codes, rows, positions and keys of the decodes, in batch order, as of ``_steps`` iterations ago: with each one codes
+        fall and positions rise by 1."""
         self._steps = 0
         self._plain: Layout | None = None
         """Of an iteration that only decodes, while nothing changes; ``_advance`` is what each adds to the buffer of the one
@@ -93,8 +93,7 @@ class PersistentBatch:
         """Decodes by the iteration, modulo the block size, in which they take a block; with the number of that block."""
         self._phase: dict[Sequence, int] = {}
         self._decode_blocks: int | None = None
-        self._cells: list[int] = []
-        self._blocks: list[int] = []
+        self._cells, self._blocks = list[int](), list[int]()
 
     def blocks_of(self, seq: Sequence, tokens: int) -> list[int]:
         """Blocks that hold the first ``tokens`` tokens of ``seq``, as the device last knew them, freed ones included."""
@@ -242,7 +241,7 @@ class PersistentBatch:
             head[2, real:n] = -1
         at = 4 * tokens
         if layout.entries:
-            at = self._pack_entries(plan, layout, head, out)
+            at = _pack_entries(self, plan, layout, head, out)
         rest = self._cells + self._blocks + void
         if rest:
             out[at : at + len(rest)] = rest
@@ -250,30 +249,6 @@ class PersistentBatch:
             self._packed, advance = out, np.zeros((4, n), np.int32)
             advance[0, :real], advance[2, :real] = -1, 1
             self._advance = advance.ravel()
-
-    def _pack_entries(self, plan: BatchPlan, layout: Layout, head: Ints, out: Ints) -> int:
-        count, samples, real = layout.entries, layout.samples, len(self.order)
-        at = 4 * layout.tokens
-        starts, rows, lens = out[at : at + count + 1], out[at + count + 1 : at + 2 * count + 1], out[at + 2 * count + 1 :]
-        at += 3 * count + 1
-        packed, targets, keys = (out[at + k * samples : at + (k + 1) * samples] for k in range(3))
-        packed[:real] = np.arange(real)
-        targets[:real], keys[:real] = -head[0, :real], head[3, :real]
-        where = layout.decodes
-        starts[0] = 0
-        sample = real
-        sampled = set(plan.sampled)
-        for i, entry in enumerate(plan.prefill):
-            seq, row = entry.seq, self._row[entry.seq]
-            end = where + entry.query_len
-            _pack_tokens(head[:, where:end], entry, row, self._prompt[seq], self.sizes.tokens)
-            starts[i + 1], rows[i], lens[i] = end - layout.decodes, row, entry.kv_len
-            if seq in sampled:
-                packed[sample], keys[sample] = end - 1, seq.index
-                targets[sample] = self._cell(row, entry.kv_len - seq.prompt_tokens)
-                sample += 1
-            where = end
-        return at + 3 * samples
 
     def sampling(self, plan: BatchPlan) -> Ints:
         """Request indices of the tokens that ``plan`` samples, in the order of its samples."""
@@ -284,6 +259,32 @@ class PersistentBatch:
 def emptied(batch: PersistentBatch) -> PersistentBatch:
     """A batch of the same extent that knows nobody."""
     return PersistentBatch(batch.sizes, batch._size, batch._ids_of)
+
+
+def _pack_entries(batch: PersistentBatch, plan: BatchPlan, layout: Layout, head: Ints, out: Ints) -> int:
+    """Everything beside ``head`` that prefill entries bring; returns where it ends."""
+    count, samples, real = layout.entries, layout.samples, len(batch.order)
+    at = 4 * layout.tokens
+    starts, rows, lens = out[at : at + count + 1], out[at + count + 1 : at + 2 * count + 1], out[at + 2 * count + 1 :]
+    at += 3 * count + 1
+    packed, targets, keys = (out[at + k * samples : at + (k + 1) * samples] for k in range(3))
+    packed[:real] = np.arange(real)
+    targets[:real], keys[:real] = -head[0, :real], head[3, :real]
+    where = layout.decodes
+    starts[0] = 0
+    sample = real
+    sampled = set(plan.sampled)
+    for i, entry in enumerate(plan.prefill):
+        seq, row = entry.seq, batch._row[entry.seq]
+        end = where + entry.query_len
+        _pack_tokens(head[:, where:end], entry, row, batch._prompt[seq], batch.sizes.tokens)
+        starts[i + 1], rows[i], lens[i] = end - layout.decodes, row, entry.kv_len
+        if seq in sampled:
+            packed[sample], keys[sample] = end - 1, seq.index
+            targets[sample] = batch._cell(row, entry.kv_len - seq.prompt_tokens)
+            sample += 1
+        where = end
+    return at + 3 * samples
 
 
 def _pack_tokens(head: Ints, entry: PrefillEntry, row: int, prompt: Ints, width: int) -> None:

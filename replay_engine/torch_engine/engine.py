@@ -14,13 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from replay_engine.buckets import bucket_sizes
 from replay_engine.config import ConfigError, SchedulerConfig, cdiv
 from replay_engine.profile import HardwareFacts, Latency, ModelFacts, Profile
 from replay_engine.rules import Rules
 from replay_engine.torch_engine.batch import PersistentBatch, TableSizes
 from replay_engine.torch_engine.engine_pool import EnginePool
 from replay_engine.torch_engine.executor import TorchExecutor
-from replay_engine.torch_engine.graphs import DecodeBuckets, bucket_sizes
+from replay_engine.torch_engine.graphs import DecodeBuckets
 from replay_engine.torch_engine.iteration import DeviceTables, IterationPass, Sampling
 from replay_engine.torch_engine.kv_pool import HostPool, KvPool, block_bytes
 from replay_engine.torch_engine.model import DecoderModel

@@ -12,13 +12,7 @@ import torch
 
 from replay_engine.torch_engine.iteration import IterationPass
 
-__all__ = ["DecodeBuckets", "bucket_sizes"]
-
-
-def bucket_sizes(largest: int) -> list[int]:
-    """1, 2, 4, then every 8 to 256 and every 16 to 512, up to what holds ``largest`` decodes (vLLM's capture sizes)."""
-    sizes = [1, 2, 4, *range(8, 257, 8), *range(272, 513, 16)]
-    return sizes[: bisect_left(sizes, largest) + 1]
+__all__ = ["DecodeBuckets"]
 
 
 class DecodeBuckets:

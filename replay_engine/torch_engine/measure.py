@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from replay_engine.buckets import bucket_sizes
 from replay_engine.calibration.cases import BatchCase
 from replay_engine.calibration.samples import EAGER_MODE, Samples, samples_of_cases, samples_of_rows
 from replay_engine.config import ConfigError, SchedulerConfig, cdiv
@@ -23,7 +24,7 @@ from replay_engine.torch_engine.clocks import DeviceClock
 from replay_engine.torch_engine.engine import EngineOptions, Extent, build_engine, free_bytes
 from replay_engine.torch_engine.engine_rows import EngineSink
 from replay_engine.torch_engine.executor import TorchExecutor
-from replay_engine.torch_engine.graphs import DecodeBuckets, bucket_sizes
+from replay_engine.torch_engine.graphs import DecodeBuckets
 from replay_engine.torch_engine.iteration import DeviceTables, IterationPass, Sampling
 from replay_engine.torch_engine.kv_pool import KvPool, block_bytes
 from replay_engine.torch_engine.model import DecoderModel

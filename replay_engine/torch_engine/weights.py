@@ -35,7 +35,8 @@ class LayerWeights:
 
 @dataclass(slots=True, kw_only=True)
 class Weights:
-    """A whole model. ``head`` is ``embedding`` itself where the two are tied, or (``copied``) a copy of it; both [vocab, hidden]."""
+    """A whole model. ``head`` is ``embedding`` itself where the two are tied, or a copy of it (``copied``); both
+    [vocab, hidden]."""
 
     embedding: torch.Tensor
     layers: list[LayerWeights]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from replay_engine.buckets import padding_of
 from replay_engine.calibration.cases import default_cases
 from replay_engine.calibration.fit import fit_device, fit_host, fit_latency, held_out, predicted_device
 from replay_engine.calibration.nonnegative import nonnegative
@@ -18,6 +19,7 @@ from replay_engine.config import ConfigError
 from replay_engine.profile import HardwareFacts, Latency, ModelFacts, load_profile, parse_profile
 from replay_engine.simulator import SimExecutor
 from replay_engine.tables import MODES
+from tracekit.profile_diff import diff_profiles
 
 CASES = default_cases(longest=8192, seats=64, budget=4096)
 H100 = load_profile("h100").latency
@@ -104,6 +106,25 @@ def test_rows_of_a_replay_give_all_nine_coefficients_back() -> None:
     found = fit_latency(samples)
     for name in ("floor_ns", "b_ns", "c_ns", "d_ns", "e_ns", "h0_ns", "h1_ns", "h2_ns"):
         assert getattr(found, name) == pytest.approx(getattr(planted_costs, name), rel=0.02), name
+
+
+def test_what_pads_decodes_comes_back_from_rows_that_tell_it() -> None:
+    """With the rows' padding its cost is a coefficient, within 2 % under noise; a log without says nothing, and has none."""
+    costs = replace(H100, p_ns=9e4)
+    rows = rows_of(costs, 400)
+    rows["device_ns"] = rows["device_ns"] * np.exp(np.random.default_rng(3).normal(0, 0.01, 400))
+    assert fit_latency(samples_of_rows(rows)).p_ns == 0.0
+    rows["padded_tokens"] = padding_of(rows["prefill_tokens"], rows["decode_seqs"])
+    found = calibrate_samples(samples_of_rows(rows))
+    for name in ("floor_ns", "b_ns", "p_ns"):
+        assert getattr(found.latency, name) == pytest.approx(getattr(costs, name), rel=0.02), name
+    assert found.error < 0.012
+    profile = profile_of(found, name="padded", kind="fitted", model=None, hardware=None, peaks=False)
+    assert profile.provenance["p_ns"] == "fitted"
+    other = replace(profile, latency=replace(profile.latency, p_ns=0.0))
+    told = {each.what: each.percent for each in diff_profiles(profile, other).coefficients}
+    assert told["p_ns"] == -100.0 and told["floor_ns"] == 0.0
+    assert "p_ns" not in {each.what for each in diff_profiles(other, other).coefficients}
 
 
 def test_late_iterations_do_not_count() -> None:

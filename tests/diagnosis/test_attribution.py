@@ -157,7 +157,7 @@ def test_interference_is_what_the_same_iteration_takes_without_prefill(
         plain = SimExecutor(same_host, asynchronous=config.async_scheduling)
         alone = plain.predict(0, 0, int(row["decode_seqs"]), int(row["decode_kv_tokens"]), 0, 0)[0]
         mixed = row["prefill_tokens"] > 0 and row["decode_seqs"] > 0
-        less[int(row["iteration"])] = int(row["duration_ns"]) - alone if mixed else 0
+        less[int(row["iteration"])] = max(int(row["duration_ns"]) - alone, 0) if mixed else 0
     expected = np.zeros(len(rows), np.int64)
     served = np.zeros(len(rows), np.int64)
     for span in tables["spans"][tables["spans"]["phase"] == Phase.decode]:

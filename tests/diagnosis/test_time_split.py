@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 
 from replay_engine.config import SchedulerConfig
-from replay_engine.profile import Latency
+from replay_engine.profile import Latency, load_profile
 from tests.engine.policy_runs import knobs, tell
 from tests.engine.traffic import Row, latencies, schedulers, traffic
+from tracekit.calibration.recorded import calibrate_run
 from tracekit.diagnosis import load_run_data
 from tracekit.diagnosis.iteration_cost import CostForm
 from tracekit.diagnosis.time_split import PARTS, TimeSplit, split_rows, time_split
@@ -53,10 +55,17 @@ def test_by_value_what_binds() -> None:
 @pytest.mark.parametrize("options", [{}, {"pd": "1:2", "sets": (*SMALL, "kv_link.gb_per_s=2")}, {"replicas": 2}])
 def test_the_view_says_the_same(tmp_path: Path, options: dict[str, object]) -> None:
     db = str(tmp_path / "t.duckdb")
-    replay(str(EXAMPLE), limit=80, db=db, engine="sim", **{"sets": SMALL, **options})  # type: ignore[arg-type]
+    padded = load_profile("h100")
+    padded = replace(padded, latency=replace(padded.latency, p_ns=123_456.7))
+    (tmp_path / "padded.toml").write_text(padded.to_toml(), "utf-8")
+    given = {"sets": SMALL, **({} if options else {"profile": tmp_path / "padded.toml"}), **options}
+    replay(str(EXAMPLE), limit=80, db=db, engine="sim", **given)  # type: ignore[arg-type]
     data = load_run_data(Store(db), "last")
     split = time_split(data)
     columns = ", ".join("exposed_host_ns" if name == "host" else f"{name}_ns" for name in PARTS)
     found = sql(Store(db), f"SELECT {columns} FROM iterations_split WHERE run = 1 ORDER BY replica, iteration").rows
     assert np.array_equal(np.array(found), split.parts)
     assert np.array_equal(split.parts.sum(axis=1), data.iterations["duration_ns"])
+    if not options:  # all the device's time is accounted for, and a fit to the run finds what padding costs
+        assert (np.abs(split.parts[:, -1]) <= 5).all()
+        assert calibrate_run("last", db=db).profile.latency.p_ns == pytest.approx(123_456.7, rel=0.01)

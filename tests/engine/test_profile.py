@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from replay_engine.config import ConfigError
 from replay_engine.profile import DEFAULT_PROFILE, Latency, Profile, list_profiles, load_profile, parse_profile
+from replay_engine.simulator import SimExecutor
 
 SYNTHETIC = """
 name = "planted"
@@ -59,6 +61,24 @@ def test_shipped_profiles_are_complete() -> None:
         assert model.weight_bytes == 2 * model.parameters
         assert parse_profile(profile.to_toml(), "again") == profile
         assert "published" in profile.describe()
+
+
+def test_what_pads_decodes_is_a_cost_of_its_own() -> None:
+    """Graphs are captured for 1, 2, 4, every 8 to 256 and every 16 to 512 decodes: each row up to the next one costs, beside a
+    prompt none. A profile that does not know of it is written as ever."""
+    plain = parse_profile(SYNTHETIC, "planted")
+    padded = replace(plain, latency=replace(plain.latency, d_ns=3.0, p_ns=1000.0))
+    assert parse_profile(padded.to_toml(), "again") == padded
+    assert "p_ns" in padded.to_toml() and "p_ns" not in plain.to_toml()
+    executor = SimExecutor(padded.latency, asynchronous=False)
+    added = {1: 0, 2: 0, 3: 1, 5: 3, 8: 0, 9: 7, 250: 6, 256: 0, 257: 15, 272: 0, 512: 0, 513: 0, 900: 0}
+    for seqs, rows in added.items():
+        assert executor.predict(0, 0, seqs, 0, seqs, 0) == (3 * seqs + 1000 * rows,) * 2 + (0,), seqs
+        assert executor.predict(1, 0, seqs, 0, seqs, 0)[1] == 10 + 3 * seqs
+    executor.slow_down(2.0)
+    assert executor.predict(0, 0, 9, 0, 9, 0)[1] == 2 * (27 + 7000)
+    with pytest.raises(ConfigError, match=r"p_ns = -1\.0: a cost cannot be negative"):
+        Latency(p_ns=-1.0)
 
 
 def test_names_aliases_and_files(tmp_path: Path) -> None:

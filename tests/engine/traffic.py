@@ -126,6 +126,7 @@ latencies = st.builds(
     h0_ns=st.sampled_from([0.0, 700.0, 3000.0]),
     h1_ns=st.sampled_from([0.0, 11.0]),
     h2_ns=st.sampled_from([0.0, 55.0]),
+    p_ns=st.sampled_from([0.0, 0.0, 9.7]),
 )
 
 

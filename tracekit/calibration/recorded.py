@@ -10,12 +10,13 @@ from tracekit.calibration.report import CalibrationReport
 from tracekit.calibration.sources import SourceRequest
 from tracekit.errors import UsageError, shown
 from tracekit.store import Store, load_run, resolve_run
+from tracekit.store.split_view import PADDED
 
 __all__ = ["calibrate_recorded", "calibrate_run"]
 
 _COLUMNS = (
     "device_ns, host_ns, prefill_tokens, prefill_qk, decode_seqs, decode_kv_tokens, running, admitted, finished, preempted,"
-    " CAST(mode AS VARCHAR) AS mode, COALESCE(padded_tokens, 0) AS padded_tokens"
+    f" CAST(mode AS VARCHAR) AS mode, COALESCE(padded_tokens, {PADDED}) AS padded_tokens"
 )
 
 

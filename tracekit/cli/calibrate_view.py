@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ TERMS = {
     "floor_ns": "an iteration, at least", "a_ns": "an iteration with prefill, before its tokens", "b_ns": "a prefill token",
     "c_ns": "a prefill token x context token", "d_ns": "a decoding sequence", "e_ns": "a KV token read by decodes",
     "h0_ns": "host, an iteration", "h1_ns": "host, a running sequence", "h2_ns": "host, a join or leave of the decodes",
+    "p_ns": "a row that pads decodes to a captured graph",
 }  # fmt: skip
 
 
@@ -34,9 +34,9 @@ def render_found(report: Written, out: Path | None) -> None:
 
 
 def _render_source(report: SourceReport) -> None:
-    profile, latency = report.profile, asdict(report.profile.latency)
+    profile, latency = report.profile, report.profile.latency.costs()
     print_text(profile.describe())
-    rows = [(key, what, latency[key], profile.provenance.get(key, "")) for key, what in TERMS.items()]
+    rows = [(key, what, latency[key], profile.provenance.get(key, "")) for key, what in TERMS.items() if key in latency]
     print_table(("coefficient", "cost of", "ns", "source"), rows)
     print_text("")
     for table in report.tables:
@@ -49,15 +49,15 @@ def _render_source(report: SourceReport) -> None:
 
 
 def _render_fit(report: CalibrationReport) -> None:
-    latency, found = asdict(report.profile.latency), report.found
-    modes = {mode: asdict(each) for mode, each in found.by_mode.items()} if len(found.by_mode) > 1 else {}
+    latency, found = report.profile.latency.costs(), report.found
+    modes = {mode: each.costs() for mode, each in found.by_mode.items()} if len(found.by_mode) > 1 else {}
     if report.batches:
         batches = [(name, ns / 1e6, round(100 * spread, 1), mode) for name, ns, spread, mode in report.batches]
         print_table(("batch", "ms", "spread %", "mode"), batches)
         print_text("")
     rows = [
-        (key, what, latency[key], *(each[key] if key[0] != "h" else None for each in modes.values()))
-        for key, what in TERMS.items()
+        (key, what, latency[key], *(each.get(key) if key[0] != "h" else None for each in modes.values()))
+        for key, what in TERMS.items() if key in latency
     ]
     print_table(("coefficient", "cost of", "ns", *(f"ns, {mode} alone" for mode in modes)), rows)
     print_text("")

@@ -1,7 +1,8 @@
 """What the profile's form says of many iterations at once: the simulator's formula on arrays, term by term.
 
-``device = max(floor, a + b*tokens) + c*qk + d*seqs + e*kv``; host time is the recorded one. Weights are read whether or not
-there is a prompt, so an iteration without prefill pays ``max(floor, a)``, and prefill costs what it adds: nothing below the knee.
+``device = max(floor, a + b*tokens) + c*qk + d*seqs + e*kv``, and what pads decodes; host time is the recorded one. Weights are
+read whether or not there is a prompt, so an iteration without prefill pays ``max(floor, a)``, and prefill costs what it adds:
+nothing below the knee.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from replay_engine.buckets import padding_of
 
 if TYPE_CHECKING:
     from replay_engine.profile import Latency
@@ -41,13 +44,26 @@ class CostForm:
         found: Floats = np.maximum(latency.a_ns + latency.b_ns * tokens, self.weights_ns) - self.weights_ns
         return np.where(tokens > 0, found, 0.0)
 
+    def seqs_ns(self, rows: Rows | Mapping[str, npt.NDArray[Any]]) -> Floats:
+        """What the decoding sequences of rows of ``iterations`` take, with the rows that pad them."""
+        found: Floats = self.latency.d_ns * rows["decode_seqs"]
+        if self.latency.p_ns:
+            found = found + self.latency.p_ns * padding_of(rows["prefill_tokens"], rows["decode_seqs"])
+        return found
+
+    def prompts_ns(self, rows: Rows | Mapping[str, npt.NDArray[Any]]) -> Floats:
+        """What the prompts of rows of ``iterations`` add to the device's time, less what would pad the decodes without them."""
+        tokens = rows["prefill_tokens"].astype(np.float64)
+        found: Floats = self.prefill_ns(tokens) + self.latency.c_ns * rows["prefill_qk"]
+        if self.latency.p_ns:
+            found -= np.where(tokens > 0, self.latency.p_ns * padding_of(np.zeros(len(tokens)), rows["decode_seqs"]), 0.0)
+        return found
+
     def device_ns(self, rows: Rows | Mapping[str, npt.NDArray[Any]]) -> Floats:
         """Predicted device time of rows of ``iterations`` (or of its columns); 0 where nothing was computed."""
         tokens = rows["prefill_tokens"].astype(np.float64)
         latency = self.latency
-        found: Floats = (
-            self.weights_ns + self.prefill_ns(tokens) + latency.c_ns * rows["prefill_qk"] + latency.d_ns * rows["decode_seqs"]
-        )
+        found: Floats = self.weights_ns + self.prefill_ns(tokens) + latency.c_ns * rows["prefill_qk"] + self.seqs_ns(rows)
         found += latency.e_ns * rows["decode_kv_tokens"]
         return np.where((tokens > 0) | (rows["decode_seqs"] > 0), found, 0.0)
 

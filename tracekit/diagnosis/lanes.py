@@ -160,8 +160,7 @@ class Lane:
         found = np.zeros(len(self.start), np.int64)
         mixed = np.flatnonzero((self.rows["prefill_tokens"] > 0) & (self.rows["decode_seqs"] > 0))
         rows = self.rows[mixed]
-        less = self.form.prefill_ns(rows["prefill_tokens"].astype(np.float64)) + self.form.latency.c_ns * rows["prefill_qk"]
-        found[mixed] = self.form.saved_ns(rows, less)
+        found[mixed] = self.form.saved_ns(rows, self.form.prompts_ns(rows))
         return found
 
 

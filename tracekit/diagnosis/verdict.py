@@ -46,7 +46,7 @@ def build_verdict(data: RunData, diagnosis: Diagnosis, *, budget: int | None, li
         "schema": SCHEMA,
         "verdict": headline(diagnosis),
         "tool": {"tracekit": __version__, "scheduler": f"vLLM {data.policy.scheduler.engine_version}"},
-        "profile": {"name": data.profile.name, "synthetic": data.profile.synthetic, "latency": asdict(data.profile.latency)},
+        "profile": {"name": data.profile.name, "synthetic": data.profile.synthetic, "latency": data.profile.latency.costs()},
         "trace": _trace(data),
         "run": {"state": data.state, "iterations": len(data.iterations), "seed": data.setup.seed,
                 "reproduce": "tracekit diagnose RUN " + ("--no-prove" if budget is None else f"--prove {budget}")},
