@@ -1,8 +1,8 @@
 """Plotly's script, as pages and standalone reports carry it.
 
-Plotly's own build for two-dimensional charts (``plotly_build``, as it is published beside the full one, its licence with it) is
-a third of the full script, and a browser reads a script whole before it draws anything. A test holds its version to the
-package's.
+``plotly_build`` has it with the kinds of traces that are drawn here (``build.mjs`` makes it of the published sources, with the
+licences of all that is in it): a quarter of the full script, and a quarter of the time in which a browser reads the one that is
+published for two-dimensional charts, before which it draws nothing. A test holds its version to the package's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 __all__ = ["plotly_source"]
 
-_BUILD = Path(__file__).parent / "plotly_build" / "plotly-cartesian.min.js"
+_BUILD = Path(__file__).parent / "plotly_build" / "plotly-charts.min.js"
 
 
 @cache

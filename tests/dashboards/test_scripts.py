@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 from pathlib import Path
 
@@ -33,9 +34,13 @@ def scripts_of(client: FlaskClient) -> list[str]:
 
 
 def test_the_build_is_that_of_the_plotly_that_is_installed_with_its_licence() -> None:
-    assert f"plotly.js (cartesian - minified) v{plotly.offline.get_plotlyjs_version()}\n" in plotly_source()[:200]
-    assert "Permission is hereby granted" in (BUILD / "LICENSE").read_text(encoding="utf-8")
-    assert len(plotly_source()) < len(plotly.offline.get_plotlyjs()) / 3
+    version = plotly.offline.get_plotlyjs_version()
+    assert f"plotly.js (scatter, bar, heatmap - minified) v{version}\n" in plotly_source()[:200]
+    assert json.loads((BUILD / "package.json").read_text(encoding="utf-8"))["dependencies"]["plotly.js"] == version
+    licences = (BUILD / "LICENSE").read_text(encoding="utf-8")
+    assert f"plotly.js {version}: MIT" in licences
+    assert "Permission is hereby granted" in licences
+    assert len(plotly_source()) < len(plotly.offline.get_plotlyjs()) / 4
 
 
 def test_the_build_draws_every_kind_of_trace_that_figures_have() -> None:
