@@ -22,12 +22,14 @@ UNITS = ("tokens", "sequences", "ms")
 """What a batch may be drawn in: tokens, sequences, milliseconds of the iteration."""
 MOST_REQUESTS = 50
 """Request numbers that an address can hold."""
+MOST_ALSO = 10
+"""Further runs that an address can name beside the two that are compared."""
 MOST_FIELDS = 64
 """Parts of an address that are read at all."""
 _BRUSH = re.compile(r"\d{1,2}:[\d.]{1,6}-[\d.]{1,6}(?:,\d{1,2}:[\d.]{1,6}-[\d.]{1,6}){0,19}", re.ASCII)
 _KEY = re.compile(r"[0-9A-Za-z_-]{1,64}", re.ASCII)
-_KEYS = ("run", "replica", "t", "last", "f", "req", "it", "cls", "tenant", "m", "lat", "arr", "cmp", "study", "trial", "br",
-         "exp", "cap", "y", "v")  # fmt: skip
+_KEYS = ("run", "replica", "t", "last", "f", "req", "it", "cls", "tenant", "m", "lat", "arr", "cmp", "also", "study", "trial",
+         "br", "exp", "cap", "y", "v")  # fmt: skip
 _LETTERS = ",:/_-.@"
 """Left as they are in an address, so that people can read it."""
 
@@ -39,9 +41,9 @@ class Address:
     ``t`` is a fixed window, ``last_s`` one that ends where the run does and moves with it; with neither, the whole run. A window
     is what is looked at, on whatever page, and selects nobody. Requests are selected by what follows: ``finding``: a finding's
     id; ``requests``: their numbers; ``cls``, ``tenant``: of which they are; ``arrived_s``: when they arrived; ``latency_s``:
-    between which their ``metric`` lies. ``iterations``: first and last. ``compare``: the run beside this one. ``study``,
-    ``trial``: of the tuner; ``brush``: ranges on the axes of its trials. ``experiment``, ``capacity``: which of those recorded.
-    ``unit``: what the timeline's batches are drawn in.
+    between which their ``metric`` lies. ``iterations``: first and last. ``compare``: the run beside this one; ``also``: numbers
+    of further ones. ``study``, ``trial``: of the tuner; ``brush``: ranges on the axes of its trials. ``experiment``,
+    ``capacity``: which of those recorded. ``unit``: what the timeline's batches are drawn in.
     """
 
     run: str = LATEST
@@ -57,6 +59,7 @@ class Address:
     latency_s: tuple[float, float] | None = None
     arrived_s: tuple[float, float] | None = None
     compare: str | None = None
+    also: tuple[int, ...] = ()
     study: str | None = None
     trial: int | None = None
     brush: str | None = None
@@ -85,6 +88,7 @@ class Address:
             "lat": _span(view.latency_s),
             "arr": _span(view.arrived_s),
             "cmp": view.compare,
+            "also": ",".join(map(str, view.also)) or None,
             "study": view.study,
             "trial": view.trial,
             "br": view.brush,
@@ -120,6 +124,7 @@ def parse_address(search: str | None) -> Address:
         "lat": _range(found.get("lat")),
         "arr": _range(found.get("arr")),
         "cmp": _text(found.get("cmp")),
+        "also": _numbers(found.get("also"), MOST_ALSO),
         "study": _matching(_KEY, found.get("study")),
         "trial": _number(found.get("trial")),
         "br": _matching(_BRUSH, found.get("br")),
@@ -148,6 +153,7 @@ def _address(found: dict[str, str], read: dict[str, Any], ignored: tuple[str, ..
         latency_s=read["lat"],
         arrived_s=read["arr"],
         compare=read["cmp"],
+        also=read["also"] or (),
         study=read["study"],
         trial=read["trial"],
         brush=read["br"],
@@ -193,10 +199,10 @@ def _number(text: str | None, digits: int = 5) -> int | None:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) <= digits else None
 
 
-def _numbers(text: str | None) -> tuple[int, ...] | None:
+def _numbers(text: str | None, most: int = MOST_REQUESTS) -> tuple[int, ...] | None:
     found = [_number(each, 10) for each in (text or "").split(",")]
     known = [each for each in found if each is not None]
-    return tuple(known) if len(known) == len(found) <= MOST_REQUESTS else None
+    return tuple(known) if len(known) == len(found) <= most else None
 
 
 def _matching(pattern: re.Pattern[str], text: str | None) -> str | None:

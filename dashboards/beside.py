@@ -38,7 +38,8 @@ class Figure(NamedTuple):
 
 class Beside(NamedTuple):
     """``document``: ``tracekit.comparison/1``, of the selected requests. ``before``, ``after``: a latency in seconds, of those
-    that have both. ``classes``, ``tenants``: which may be selected."""
+    that have both. ``classes``, ``tenants``: which may be selected. ``of``: the class of each request that has both (``None``:
+    unknown); ``None`` where the trace has none."""
 
     document: dict[str, Any]
     figures: tuple[Figure, ...]
@@ -47,6 +48,7 @@ class Beside(NamedTuple):
     after: npt.NDArray[np.float64]
     classes: tuple[str, ...] = ()
     tenants: tuple[str, ...] = ()
+    of: npt.NDArray[np.object_] | None = None
 
 
 class Held(NamedTuple):
@@ -81,8 +83,9 @@ def beside(book: RunBook, one: str, other: str, metric: str, cls: str | None = N
     pair, document, figures = book.remember(f"beside {' '.join(numbers)} {[cls, tenant]}", make)
     before, after = (side.values[_VALUES[metric]] / 1e9 for side in (pair.base, pair.other))
     there = ~np.isnan(before) & ~np.isnan(after)
-    choices = [_names(whole, what) for what in ("class", "tenant")]
-    return Beside(document, figures, pair.request[there], before[there], after[there], *choices)
+    classes, tenants = _names(whole, "class"), _names(whole, "tenant")
+    of = pair.labels["class"][there] if "class" in pair.labels else None
+    return Beside(document, figures, pair.request[there], before[there], after[there], classes, tenants, of)
 
 
 def _names(pair: Pair, what: str) -> tuple[str, ...]:

@@ -98,6 +98,7 @@ def selection_chips(address: Address) -> list[Chip]:
         (_arrived(address), {"arrived_s": None}),
         (_latency(address), {"latency_s": None}),
         (address.compare and f"beside run {address.compare}", {"compare": None}),
+        (f"and runs {', '.join(map(str, address.also))}" if address.also else None, {"also": ()}),
     ]
     return [Chip(text, replace(address, **change).search()) for text, change in parts if text]
 

@@ -33,7 +33,7 @@ def control(label: str, target: str, component: Any, **more: Any) -> Any:
     return html.Div([html.Label(label, htmlFor=target), component], className="control", **more)
 
 
-def data_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, caption: str, numeric: int, **more: Any) -> Any:
+def data_table(columns: Sequence[Any], rows: Sequence[Sequence[Any]], *, caption: str, numeric: int, **more: Any) -> Any:
     """A plain table that scrolls sideways where it must. Cells from column ``numeric`` on are numbers, set flush right."""
     head = html.Tr([html.Th(name, scope="col", className="number" if at >= numeric else "") for at, name in enumerate(columns)])
     body = [html.Tr([html.Td(cell, className="number" if at >= numeric else "") for at, cell in enumerate(row)]) for row in rows]

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dashboards.packing import packed
 from dashboards.palette import Theme
 
-__all__ = ["bar_figure", "curve_figure", "pair_figure", "plain_layout", "step_figure"]
+__all__ = ["bar_figure", "curve_figure", "plain_layout", "step_figure"]
 
 
 def plain_layout(theme: Theme, height: int, x: str, y: str, **more: Any) -> dict[str, Any]:
@@ -113,46 +112,4 @@ def curve_figure(
         where = {"x": float(np.log10(mark[0])), "y": 1, "yref": "paper", "yanchor": "top", "xanchor": "left"}
         look = {"showarrow": False, "bgcolor": theme.paper, "font": {"color": theme.text}}
         layout["annotations"] = [{**where, **look, "text": mark[1]}]
-    return {"data": traces, "layout": layout}
-
-
-def pair_figure(
-    before: npt.NDArray[np.float64],
-    after: npt.NDArray[np.float64],
-    requests: npt.NDArray[np.int64],
-    theme: Theme,
-    names: tuple[str, str],
-    most: int = 4000,
-) -> dict[str, Any]:
-    """Every request as a point, log over log; above the diagonal it lost. Of many the ones that moved most are drawn."""
-    there = (before > 0) & (after > 0)
-    before, after, requests = before[there], after[there], requests[there]
-    moved = np.abs(np.log(after / before)) if len(before) else before
-    keep = np.argsort(-moved, kind="stable")[:most]
-    lost = after[keep] > before[keep]
-    traces: list[dict[str, Any]] = []
-    for name, mask, colour, symbol in (
-        ("▲ slower", lost, theme.fill(theme.prefill), "triangle-up"),
-        ("▼ faster or the same", ~lost, theme.decode, "triangle-down"),
-    ):
-        chosen = keep[mask]
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": name,
-                "x": packed(before[chosen], "f4"),
-                "y": packed(after[chosen], "f4"),
-                "customdata": packed(requests[chosen], "i4"),
-                "marker": {"color": colour, "symbol": symbol, "size": 6, "opacity": 0.7},
-                "hovertemplate": "request %{customdata}: %{x:,.4~g} s, then %{y:,.4~g} s<extra></extra>",
-            }
-        )
-    layout = plain_layout(theme, 420, f"{names[0]}, s", f"{names[1]}, s")
-    for axis in ("xaxis", "yaxis"):
-        layout[axis]["type"] = "log"
-    if len(before):
-        low, high = float(min(before.min(), after.min())), float(max(before.max(), after.max()))
-        line = {"color": theme.quiet, "dash": "dot"}
-        layout["shapes"] = [{"type": "line", "x0": low, "x1": high, "y0": low, "y1": high, "line": line}]
     return {"data": traces, "layout": layout}

@@ -209,7 +209,7 @@
       return api.no_update;
     },
     // The two runs that are compared; the first is the run of all other pages too.
-    pair: function (run, other, metric, cls, tenant, search, options) {
+    pair: function (run, other, metric, cls, tenant, more, search, options) {
       const query = new URLSearchParams(search || "");
       const put = function (key, value) { if (value) { query.set(key, value); } else { query.delete(key); } };
       for (const each of api.callback_context.triggered) {
@@ -221,9 +221,10 @@
         if (each.prop_id === "cp-other.value") { put("cmp", other); }
         if (each.prop_id === "cp-class.value") { put("cls", cls); }
         if (each.prop_id === "cp-tenant.value") { put("tenant", tenant); }
+        if (each.prop_id === "cp-more.value") { put("also", (more || []).slice(0, 10).join(",")); }
         if (each.prop_id === "cp-metric.value" && metric) { put("m", metric === "ttft" ? null : metric); }
       }
-      const text = query.toString();
+      const text = query.toString().replace(/%2C/g, ",");
       const next = text ? "?" + text : "";
       if (next !== (search || "")) { api.set_props("url", { search: next }); }
       return api.no_update;

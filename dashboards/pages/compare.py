@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
+from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from dashboards.address import METRICS, Address, parse_address
 from dashboards.beside import Beside, beside
 from dashboards.beside_figures import tails_figure, tails_rows
 from dashboards.markup import aria, control, data_table, figure_with_table
-from dashboards.pages.compare_more import compare_queues, register_causes
+from dashboards.pages.compare_more import compare_many, compare_queues, register_causes
+from dashboards.pair_figure import pair_figure
 from dashboards.palette import THEMES, Theme
-from dashboards.plain_figures import pair_figure
 from dashboards.queries import RunBook
 from dashboards.words import MISSING, count, seconds
 from tracekit.errors import LockedError, TracekitError
@@ -40,6 +40,8 @@ def layout() -> Any:
                         dcc.Dropdown(id="cp-other", placeholder="choose another run"),
                         style={"minWidth": "320px"},
                     ),
+                    control("and", "cp-more", dcc.Dropdown(id="cp-more", multi=True, placeholder="more runs, in one table"),
+                            style={"minWidth": "220px"}),
                     control("Latency", "cp-metric", dcc.Dropdown(metrics, id="cp-metric", clearable=False, searchable=False)),
                     control("Class", "cp-class", dcc.Dropdown(id="cp-class", placeholder="all")),
                     control("Tenant", "cp-tenant", dcc.Dropdown(id="cp-tenant", placeholder="all")),
@@ -70,19 +72,22 @@ def register(app: Dash, book: RunBook) -> None:
         Input("cp-metric", "value"),
         Input("cp-class", "value"),
         Input("cp-tenant", "value"),
+        Input("cp-more", "value"),
         State("url", "search"),
         State("cp-run", "options"),
         prevent_initial_call=True,
     )
 
     def show(search: str | None, theme: str | None, _: int | None) -> tuple[Any, ...]:
-        return render(book, search, theme if theme in THEMES else "light")
+        return render(book, search, theme if theme in THEMES else "light", again=ctx.triggered_id == "cp-tick")
 
     names = (
         ("cp-run", "options"),
         ("cp-other", "options"),
+        ("cp-more", "options"),
         ("cp-run", "value"),
         ("cp-other", "value"),
+        ("cp-more", "value"),
         ("cp-metric", "value"),
         ("cp-class", "options"),
         ("cp-class", "value"),
@@ -98,9 +103,11 @@ def register(app: Dash, book: RunBook) -> None:
     register_causes(app, book)
 
 
-def render(book: RunBook, search: str | None, theme: str) -> tuple[Any, ...]:
-    """Lists and choices of the controls, then verdict, error, all below, and whether there is nothing to wait for."""
+def render(book: RunBook, search: str | None, theme: str, *, again: bool = False) -> tuple[Any, ...]:
+    """Lists and choices of the controls, then verdict, error, all below, and whether there is nothing to wait for. ``again``: the
+    page asks whether what it waits for is there, and keeps what it shows until it is."""
     address = parse_address(search)
+    more = [str(number) for number in address.also]
     try:
         runs = [{"value": each.ref, "label": each.title} for each in book.catalogue().runs if not each.live]
         row = book.recorded(address.run)
@@ -112,20 +119,22 @@ def render(book: RunBook, search: str | None, theme: str) -> tuple[Any, ...]:
                 if others
                 else "There is no second run yet: replay the same trace with a change."
             )
-            return runs, runs, base or no_update, None, *_choices(address), hint, "", None, True
+            body = compare_many(book, address)
+            return runs, runs, runs, base or no_update, None, more, *_choices(address), hint, "", body, True
         other = book.recorded(address.compare)
         if other is None:
             raise LockedError("The other run is under way. This page compares the two as soon as it has been committed.")
         found = beside(book, address.run, address.compare, address.metric, address.cls, address.tenant)
     except LockedError as error:  # what is waited for keeps its place in the address
-        return no_update, no_update, no_update, no_update, *_choices(address), str(error), "", None, False
+        kept = (no_update,) * 11 if again else (*(no_update,) * 6, *_choices(address))
+        return *kept, str(error), "", no_update if again else None, False
     except TracekitError as error:
-        return [], [], no_update, address.compare, *_choices(address), "", str(error), None, True
+        return [], [], [], no_update, address.compare, more, *_choices(address), "", str(error), None, True
     shown = other and str(other["run"])
-    body = [*_body(found, address, THEMES[theme]), *compare_queues(book, address, THEMES[theme])]
+    body = [*_body(found, address, THEMES[theme], compare_many(book, address)), *compare_queues(book, address, THEMES[theme])]
     choices = _choices(address, found)
     said = found.document["verdict"] + (" (of the selected requests)" if address.cls or address.tenant else "")
-    return runs, runs, base, shown, *choices, said, "", body, True
+    return runs, runs, runs, base, shown, more, *choices, said, "", body, True
 
 
 def _choices(address: Address, found: Beside | None = None) -> tuple[Any, ...]:
@@ -136,7 +145,7 @@ def _choices(address: Address, found: Beside | None = None) -> tuple[Any, ...]:
     return address.metric, one, address.cls, other, address.tenant
 
 
-def _body(found: Beside, address: Address, theme: Theme) -> Iterator[Any]:
+def _body(found: Beside, address: Address, theme: Theme, many: list[Any]) -> Iterator[Any]:
     document = found.document
     knobs = [[each["knob"], html.Code(str(each["before"])), html.Code(str(each["after"]))] for each in document["knobs"]]
     yield html.H2("What was changed")
@@ -152,11 +161,12 @@ def _body(found: Beside, address: Address, theme: Theme) -> Iterator[Any]:
     ]
     head = ("Measure", "This run", "The other", "Change (95 %)", "Verdict", "n")
     yield data_table(head, rows, caption=document["confidence"]["note"].capitalize(), numeric=1)
+    yield from many
     yield html.H2(f"Every request's {NAMES[address.metric]}")
     slower, faster = int((found.after > 1.01 * found.before).sum()), int((found.after < 0.99 * found.before).sum())
     both = count(len(found.before))
     said = f"{count(slower)} requests became slower, {count(faster)} faster, of {both} that have one in both runs."
-    figure = pair_figure(found.before, found.after, found.requests, theme, ("this run", "the other"))
+    figure = pair_figure(found.before, found.after, found.requests, theme, ("this run", "the other"), found.of)
     columns = ("Request", "This run", "The other")
     worst = (found.before - found.after).argsort(kind="stable")[:50]
     table = [[str(found.requests[i]), seconds(found.before[i]), seconds(found.after[i])] for i in worst]

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from dash import Dash, Input, Output, State, dcc, html
+from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from dashboards.address import Address, parse_address
 from dashboards.beside import findings_beside, level_of
 from dashboards.beside_figures import Queues, queues_figure, queues_rows
 from dashboards.buckets import span_ns
+from dashboards.many_runs import many_runs
 from dashboards.markup import data_table, figure_with_table
 from dashboards.palette import Theme
 from dashboards.queries import RunBook
@@ -19,7 +20,7 @@ from dashboards.verdicts import SOON_S, Verdict, cards_of, coming_verdict
 from dashboards.words import MISSING, seconds
 from tracekit.errors import LockedError, TracekitError
 
-__all__ = ["compare_queues", "register_causes", "render_causes"]
+__all__ = ["compare_many", "compare_queues", "register_causes", "render_causes"]
 
 BINS = 400
 CAUSES = "What became of the causes"
@@ -30,7 +31,7 @@ def register_causes(app: Dash, book: RunBook) -> None:
     """They follow what is compared, and are asked for again until both verdicts are there: nothing else is drawn anew for it."""
 
     def show(_: Any, __: int | None, search: str | None) -> tuple[Any, bool]:
-        return render_causes(book, search)
+        return render_causes(book, search, again=ctx.triggered_id == "cp-causes-tick")
 
     app.callback(
         Output("cp-causes", "children"),
@@ -41,19 +42,20 @@ def register_causes(app: Dash, book: RunBook) -> None:
     )(show)
 
 
-def render_causes(book: RunBook, search: str | None) -> tuple[list[Any], bool]:
+def render_causes(book: RunBook, search: str | None, *, again: bool = False) -> tuple[Any, bool]:
     """What became of the causes, and whether there is nothing to wait for. Nothing while there are no two recorded runs: the page
-    says why."""
+    says why. ``again``: the page asks whether they are there, and keeps what it shows until they are."""
     address = parse_address(search)
     try:
         if address.compare is None or None in (book.recorded(address.run), book.recorded(address.compare)):
             return [], True
         found = [coming_verdict(book, ref, SOON_S) for ref in (address.run, address.compare)]
     except LockedError as error:
-        return [html.H2(CAUSES), html.P(str(error), className="summary")], False
+        return no_update if again else [html.H2(CAUSES), html.P(str(error), className="summary")], False
     except TracekitError as error:
         return [html.H2(CAUSES), html.P(f"They cannot be told: {error}", className="summary")], True
-    return list(_causes(found, address)), None not in found
+    waiting = None in found
+    return no_update if again and waiting else list(_causes(found, address)), not waiting
 
 
 def _causes(verdicts: Sequence[Verdict | None], address: Address) -> Iterator[Any]:
@@ -83,6 +85,26 @@ def _causes(verdicts: Sequence[Verdict | None], address: Address) -> Iterator[An
 
 def _link(name: str, address: Address) -> Any:
     return dcc.Link(name, href="/verdict" + address.search(finding=name), title="Its evidence in this run")
+
+
+def compare_many(book: RunBook, address: Address) -> list[Any]:
+    """This run, the one it is held against and the further ones of the address in one table; nothing where there are no further
+    ones."""
+    if not address.also:
+        return []
+    found = many_runs(book, [address.run, *filter(None, [address.compare]), *map(str, address.also)])
+    links = [dcc.Link(head, href="/verdict" + address.search(run=str(run), compare=None, also=()), title="Its verdict")
+             for run, head in zip(found.runs, found.heads, strict=True)]  # fmt: skip
+    rows = [[row.label, *(_cell(text, share, at in row.best) for at, (text, share) in
+             enumerate(zip(row.texts, row.shares, strict=True)))] for row in found.rows]  # fmt: skip
+    caption = "Whole runs, whatever is selected; bars within a row; ★ marks the best of it"
+    parts = [html.H2("All of them side by side"), data_table(("Figure", *links), rows, caption=caption, numeric=1)]
+    return parts + [html.P(f"Left out: {why}", className="notice") for why in found.left_out]
+
+
+def _cell(text: str, share: float | None, best: bool) -> Any:
+    said = html.Span(f"★ {text}" if best else text)
+    return said if share is None else html.Div([said, html.Span(className="share", style={"width": f"{100 * share:.1f}%"})])
 
 
 def compare_queues(book: RunBook, address: Address, theme: Theme) -> list[Any]:

@@ -58,7 +58,9 @@ def test_a_comparison_waits_for_a_run_under_way(store: Store) -> None:
     number, book = recorded(store), RunBook(store.path)
     sink = spooled(store, "other")
     waiting = compare.render(book, f"?run={number}&cmp=other", "light")
-    assert "under way" in waiting[-4] and waiting[-1] is False and waiting[3] is no_update  # the address keeps what it waits for
+    assert "under way" in waiting[-4] and waiting[-1] is False and waiting[4] is no_update  # the address keeps what it waits for
+    again = compare.render(book, f"?run={number}&cmp=other", "light", again=True)
+    assert [each for each in again if each is not no_update] == [waiting[-4], "", False]  # nothing is drawn anew meanwhile
     sink.close()
     assert compare.render(book, f"?run={number}", "light")[-1] is True
     gone = compare.render(book, f"?run={number}&cmp=99", "light")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dash import no_update
 from dash.development.base_component import Component
 
 from dashboards.address import Address, parse_address
@@ -22,11 +24,13 @@ from dashboards.beside_figures import tails_figure, tails_rows
 from dashboards.blame import WAITS, beside, carriers, stretches, waits_of
 from dashboards.frame import render_frame
 from dashboards.heading import heading_of, selection_chips
+from dashboards.many_runs import many_runs
 from dashboards.members import members_of
 from dashboards.memory import peak_of, preempted, pressure_of
 from dashboards.overlay import overlay_of
 from dashboards.pages import PAGES, compare, compare_more, memory, quality, requests, runs, tail, trace, verdict
 from dashboards.pages.timeline_detail import render_detail
+from dashboards.pair_figure import SYMBOLS, pair_figure
 from dashboards.palette import DARK, LIGHT
 from dashboards.queries import RunBook
 from dashboards.request_rows import list_requests, lives_of
@@ -211,7 +215,45 @@ def test_two_runs_beside_each_other_by_class_and_tenant(book: RunBook) -> None:
     assert [(each["line"]["dash"], f"n = {len(pairs)}" in each["name"]) for each in curves] == [("solid", True), ("dash", True)]
 
 
-def test_causes_and_queues_beside_each_other(book: RunBook) -> None:
+def test_the_cloud_of_two_runs_tells_classes_and_who_lost_apart(book: RunBook) -> None:
+    found = run_beside(book, "1", "2", "ttft")
+    query = (
+        "SELECT a.class, b.ttft_ns > a.ttft_ns, count(*) FROM outcomes a JOIN outcomes b USING (request) WHERE a.run = 1 AND"
+        " b.run = 2 AND a.ttft_ns > 0 AND b.ttft_ns > 0 GROUP BY ALL"
+    )
+    wanted = {f"{name}, {'▲ slower' if lost else '▼ faster or the same'}": n for name, lost, n in rows(book, query)}
+    drawn = pair_figure(found.before, found.after, found.requests, LIGHT, ("this run", "the other"), found.of)["data"]
+    assert {each["name"]: len(base64.b64decode(each["x"]["bdata"])) // 4 for each in drawn} == wanted
+    assert len({(each["marker"]["symbol"], each["marker"]["color"]) for each in drawn}) == len(wanted)
+    shapes = {each["name"].split(", ")[0]: each["marker"]["symbol"].removesuffix("-open") for each in drawn}
+    assert len(set(shapes.values())) == len(shapes) == 2  # a class has one symbol, open or filled
+    many = np.array([f"c{at % 9}" for at in range(len(found.before))], np.object_)
+    sides = found.before, found.after, found.requests
+    names = {each["name"].split(", ")[0] for each in pair_figure(*sides, DARK, ("a", "b"), many)["data"]}
+    assert len(names) == len(SYMBOLS) and "4 other classes" in names
+    plain = pair_figure(*sides, DARK, ("a", "b"))["data"]
+    assert [each["name"] for each in plain] == ["▲ slower", "▼ faster or the same"]
+
+
+def test_many_runs_side_by_side(book: RunBook) -> None:
+    found = many_runs(book, ["1", "2", "4", "3", "2", "9"])
+    assert found.runs == (1, 2, 4) and found.heads[0] == "1 tight"
+    assert [each.partition(":")[0] for each in found.left_out] == ["run 3", "run 9"]  # another number of requests; none at all
+    by_name = {each.label: each for each in found.rows}
+    query = "SELECT median(ttft_ns) / 1e9 FROM outcomes WHERE run IN (1, 2, 4) GROUP BY run ORDER BY run"
+    middle = [float(value) for (value,) in rows(book, query)]  # type: ignore[arg-type]
+    row = by_name["TTFT P50"]
+    assert row.best == tuple(at for at, each in enumerate(middle) if each == min(middle)) and len(row.best) < 3
+    assert row.shares == pytest.approx([each / max(middle) for each in middle], rel=1e-6)
+    assert all(len(each.texts) == len(each.shares) == 3 for each in found.rows)
+    assert not by_name["Requests"].best  # the same in all, and no side is better
+    text = text_of(compare.render(book, "?run=1&cmp=2&also=4,3", "light"))
+    assert "All of them side by side" in text and "Left out: run 3: " in text and "★ " in text
+    assert "All of them" in text_of(compare.render(book, "?run=1&also=2", "light"))
+    assert parse_address("?also=1,x").also == parse_address(f"?also={','.join('1' * 11)}").also == ()
+
+
+def test_causes_and_queues_beside_each_other(book: RunBook, monkeypatch: pytest.MonkeyPatch) -> None:
     cards = [cards_of(read_verdict(book, run).document) for run in ("1", "2")]
     found = findings_beside(*cards)
     assert {each.id for each in found} == {card.id for side in cards for card in side}
@@ -231,6 +273,10 @@ def test_causes_and_queues_beside_each_other(book: RunBook) -> None:
         causes, ended = compare_more.render_causes(book, "?run=1&cmp=2")
     assert all(name in text_of(causes) for name in words)
     assert compare_more.render_causes(book, "?run=1") == ([], True)
+    monkeypatch.setattr(compare_more, "coming_verdict", lambda *_: None)
+    waiting, ended = compare_more.render_causes(book, "?run=1&cmp=2")
+    assert "being made" in text_of(waiting) and not ended
+    assert compare_more.render_causes(book, "?run=1&cmp=2", again=True) == (no_update, False)  # only what changes is sent
 
 
 def test_the_heading(book: RunBook) -> None:

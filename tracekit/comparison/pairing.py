@@ -85,6 +85,19 @@ def load_pair(store: Store, one: str, other: str) -> Pair:
     return _paired(rows, tables)
 
 
+def why_not_comparable(store: Store, one: int, other: int) -> str | None:
+    """Why two recorded runs cannot be held against each other, as far as their rows alone tell; ``None``: nothing there says
+    so. Errors: ``UsageError`` for no such run."""
+    rows = [load_run(store, number) for number in (one, other)]
+    try:
+        _check_rows(*rows)
+        with store.read() as con:
+            _check_traces(con, *rows)
+    except NotComparableError as error:
+        return str(error)
+    return None
+
+
 def narrowed(pair: Pair, keep: Bools) -> Pair:
     """The same of some of its requests only."""
     at = np.flatnonzero(keep)
