@@ -1,4 +1,5 @@
-"""The dashboard as it is served: what a page and a figure weigh, how long a brush takes, and twenty who brush at once.
+"""The dashboard as it is served: what a page and a figure weigh, how long a brush takes, twenty who brush at once, and how
+soon a job that is started on a page is seen there.
 
 ``python -m benchmarks.dashboard_served [--json] [--iterations N] [--clients 20] [--brushes N] [--sequences N]``. A server in a
 process of its own over a made-up run; clients ask over HTTP as a page does, one thread each. ``--sequences N`` also plays N
@@ -24,6 +25,7 @@ from benchmarks.dashboard import record_run
 from benchmarks.export import record_run as record_replay
 from benchmarks.figures import Figure, Report, run_main
 from benchmarks.page_asking import Asker, over_http
+from benchmarks.page_live import first_points
 from benchmarks.page_sequences import play
 from benchmarks.pages import served, visited
 from tracekit.replay import replay
@@ -138,7 +140,19 @@ def _painted(report: Report, folder: Path, options: argparse.Namespace) -> None:
         report.figures[figure] = Figure(value=each.wall_s if each else None, unit="s", target=2.0, at_most=True, note=note)
     weight = found["timeline"].mb if found else None
     note = "on the wire until the timeline is drawn"
+    _started(report, db, options)
     report.figures["page_mb"] = Figure(value=weight, unit="MB", target=3.0, at_most=True, note=note)
+
+
+def _started(report: Report, db: Path, options: argparse.Namespace) -> None:
+    """The trace of that run, replayed from the page."""
+    with served(db) as (url, _):
+        found = first_points(url, options.visits)
+    value = float(np.median([each.drawn_s for each in found])) if found else None
+    said = float(np.median([each.said_s for each in found])) if found else 0.0
+    live = sum(each.live for each in found or ())
+    note = f"from Replay pressed, {options.requests:,} requests; {said:.2f} s until it is said to run; {live} were live then"
+    report.figures["job_to_point_s"] = Figure(value=value, unit="s", target=3.0, at_most=True, note=note)
 
 
 def _sequences(report: Report, folder: Path, count: int) -> None:

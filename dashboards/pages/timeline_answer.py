@@ -13,6 +13,7 @@ from dashboards.address import Address, parse_address, window_ns
 from dashboards.buckets import downsample, span_ns
 from dashboards.columns import Frame
 from dashboards.figures import Drawn, timeline_figure
+from dashboards.job_runs import is_job
 from dashboards.markup import told_table
 from dashboards.oldest import Oldest, read_oldest
 from dashboards.overlay import NOTHING, Overlay, overlay_key, overlay_of
@@ -25,8 +26,8 @@ from tracekit.store import code_names
 
 __all__ = ["COVERED", "HIDDEN", "OUTPUTS", "QUIET_MS", "WINDOWS", "Answer", "prepare_overlay", "render"]
 
-LIVE_MS, QUIET_MS = 1000, 5000
-"""How often a page asks again: of a run under way, and for new runs otherwise."""
+SOON_MS, LIVE_MS, QUIET_MS = 300, 1000, 5000
+"""How often a page asks again: of a job that has only just been started, of a run under way, and for new runs otherwise."""
 WINDOWS = {"all": "whole run", "10": "last 10 s", "60": "last minute", "600": "last 10 minutes", "range": "from … to"}
 SHOWN: dict[str, str] = {}
 HIDDEN = {"display": "none"}
@@ -111,7 +112,8 @@ def render(
         view = book.view(address.run)
         over = _over(book, view, address, overlaid)
     except LockedError as error:  # keep what is there
-        return Answer(status=f"waiting: {error}", status_class="status busy", every_ms=LIVE_MS, drawn=drawn)
+        often = SOON_MS if is_job(address.run) else LIVE_MS
+        return Answer(status=f"waiting: {error}", status_class="status busy", every_ms=often, drawn=drawn)
     except TracekitError as error:
         return _nothing(book, str(error))
     runs = [{"value": each.ref, "label": each.title} for each in catalogue.runs]
