@@ -17,7 +17,9 @@ from tracekit.diagnosis.run_data import RunData
 from tracekit.traces.load import read_trace
 from tracekit.traces.source import TraceSource
 from tracekit.trust import check_profile
+from tracekit.trust.accuracy import Latencies
 from tracekit.trust.check import setup_on
+from tracekit.trust.drift import drift_of
 from tracekit.trust.regime import slowed
 
 TRUE = load_profile("h100")
@@ -74,6 +76,7 @@ def checked(folder: Path, profile: Profile, **options: Any) -> Any:
 
 def test_the_profile_that_made_the_trace_is_good_for_milliseconds(folder: Path) -> None:
     report = checked(folder, TRUE)
+    assert report.drift is not None and not report.drift.drifts and abs(report.drift.moved) < 1e-3
     assert report.verdict.milliseconds
     assert report.verdict.words.startswith("good for milliseconds (TTFT mean")
     for name in ("ttft", "tpot", "e2e"):
@@ -123,6 +126,39 @@ def test_a_split_judges_the_half_that_is_held_out(folder: Path) -> None:
     assert drawn.parts["held out"]["e2e"]["observed_ns"] != whole.parts["held out"]["e2e"]["observed_ns"]
 
 
+def told_of(draw: np.random.Generator, count: int = 200) -> Latencies:
+    """Latencies without a queue."""
+    ttft, tpot, output = draw.uniform(1e7, 9e7, count), draw.uniform(1e7, 3e7, count), draw.integers(2, 300, count) * 1.0
+    return Latencies(arrival=np.arange(count) * 1e8, prompt=np.full(count, 100.0), output=output, queue=np.zeros(count),
+                     ttft=ttft, tpot=tpot, e2e=ttft + (output - 1) * tpot)  # fmt: skip
+
+
+def test_a_trace_that_drifts_is_told_from_one_whose_queue_differs() -> None:
+    """An engine 30 % slower in the later half drifts, found within its interval; noise of 10 % does not, nor does a queue that the
+    prediction misses early on: that is named."""
+    everything, later, wrong = np.ones(200, np.bool_), np.arange(200) >= 100, 0
+    for seed in range(40):
+        draw = np.random.default_rng(seed)
+        predicted = told_of(draw)
+        noisy = replace(predicted, tpot=predicted.tpot * np.exp(draw.normal(0, 0.1, 200)))
+        calm = drift_of(predicted, noisy, everything)
+        assert calm is not None
+        wrong += calm.drifts
+        slow = drift_of(predicted, replace(noisy, tpot=noisy.tpot * np.where(later, 1.3, 1.0)), everything)
+        assert slow is not None and slow.drifts and slow.low < slow.moved < slow.high
+        assert slow.moved == pytest.approx(1.3 * (1 + calm.moved) - 1)
+        assert slow.words.startswith("the trace drifts: from its earlier half to its later one observed over predicted TPOT mo")
+    assert wrong <= 1
+    queued = replace(predicted, ttft=predicted.ttft * np.where(later, 1.0, 4.0), queue=predicted.ttft * np.where(later, 0, 3.0))
+    told = drift_of(predicted, queued, everything)
+    assert told is not None and not told.drifts and told.moved == pytest.approx(0.0)
+    assert told.figures["TTFT mean"] == (pytest.approx(-0.75), pytest.approx(0.0))
+    assert "TTFT P90 -75% and +0%; who queued is what differs" in told.words
+    prompts = drift_of(*(replace(each, tpot=np.full(200, np.nan)) for each in (predicted, queued)), everything)
+    assert prompts is not None and prompts.service == "TTFT less its wait"
+    assert drift_of(predicted, queued, np.arange(200) < 59) is None
+
+
 def test_sensitivity_grows_with_the_load(folder: Path) -> None:
     light = check_profile(TRUE, str(folder / "seats-96.jsonl"), sets=("max_num_seqs=96",))
     heavy = checked(folder, TRUE)
@@ -148,6 +184,7 @@ def test_the_command_and_the_line_in_the_matrix(folder: Path, capsys: pytest.Cap
     document = json.loads(capsys.readouterr().out)
     assert document["schema"] == "tracekit.trust/1"
     assert document["verdict"]["milliseconds"]
+    assert document["drift"]["drifts"] is False
     assert not (folder / "tracekit.duckdb").exists(), "a check writes no database"
     assert load_profile(out).fit["trust"] == f"{document['verdict']['words']}; checked on seats-16 (240 requests)"
     said = {}
@@ -170,6 +207,7 @@ def test_the_command_and_the_line_in_the_matrix(folder: Path, capsys: pytest.Cap
         "makespan: ",
         "load regime: ",
         "extrapolation: none",
+        "no drift: from the earlier half to the later one observed over predicted TPOT moves by ",
     ):
         assert words in text
 

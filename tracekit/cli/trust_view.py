@@ -37,6 +37,8 @@ def render_trust(report: TrustReport) -> None:
     if report.ranked:
         _ranking(report)
     print_text(report.regime)
+    if report.drift is not None:
+        print_text(report.drift.words)
     _extrapolation(report)
     for note in report.notes:
         print_text(note)

@@ -25,6 +25,7 @@ from tracekit.traces.source import TraceSource
 from tracekit.trust.accuracy import Latencies, Mask, compared, errors_of, makespan_s, observed_latencies, over_time
 from tracekit.trust.accuracy import predicted_latencies as predicted_of
 from tracekit.trust.configs import Config, observed_config, read_configs
+from tracekit.trust.drift import drift_of
 from tracekit.trust.ranking import OBJECTIVES, agreement, objectives_of
 from tracekit.trust.regime import extrapolation, load_of, regime_words, slowed
 from tracekit.trust.report import TrustReport
@@ -127,6 +128,7 @@ def _report(
     return TrustReport(
         profile=profile, trace=source.name, requests=source.total, verdict=judge_errors(errors_of(judged), first), parts=parts,
         makespan_s=(makespan_s(predicted), makespan_s(observed)), over_time=over_time(predicted, observed), load=load,
+        drift=drift_of(predicted, observed, source.counted),
         regime=regime_words(load, sensitivity), sensitivity=sensitivity,
         extrapolated=extrapolation(profile, data.iterations), ranked=ranked, configs=rows,
         notes=_notes(setup, data),

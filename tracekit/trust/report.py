@@ -9,6 +9,7 @@ from typing import Any
 from replay_engine.profile import Profile
 from tracekit.calibration.sources import write_profile
 from tracekit.metrics.verdict import Ranked, Verdict
+from tracekit.trust.drift import Drift
 
 __all__ = ["TrustReport"]
 
@@ -17,7 +18,8 @@ __all__ = ["TrustReport"]
 class TrustReport:
     """``parts``: by name (``all``, and with a split ``first`` and ``held out``) the comparison of each latency; ``over_time``:
     running, waiting and KV; ``ranked``: agreement of configurations by objective, the first of which the verdict is made from;
-    ``load``, ``sensitivity`` (by how many % the mean TTFT grows with a step time 1 % longer), ``extrapolated``."""
+    ``drift``: whether the trace's service changes over its time; ``load``, ``sensitivity`` (by how many % the mean TTFT grows
+    with a step time 1 % longer), ``extrapolated``."""
 
     profile: Profile
     trace: str
@@ -29,6 +31,7 @@ class TrustReport:
     load: dict[str, Any]
     regime: str
     sensitivity: float | None
+    drift: Drift | None
     extrapolated: list[dict[str, Any]]
     ranked: dict[str, Ranked] = field(default_factory=dict)
     configs: list[dict[str, Any]] = field(default_factory=list)
@@ -55,6 +58,7 @@ class TrustReport:
             "verdict": asdict(verdict),
             "notes": list(self.notes), "parts": self.parts,
             "makespan_s": {"predicted": self.makespan_s[0], "observed": self.makespan_s[1]}, "over_time": self.over_time,
+            "drift": None if self.drift is None else asdict(self.drift) | {"words": self.drift.words},
             "load": self.load, "regime": self.regime, "ttft_sensitivity": self.sensitivity, "extrapolation": self.extrapolated,
             "ranking": {
                 name: {"configs": each.configs, "tau": each.tau, "regret": each.regret} for name, each in self.ranked.items()

@@ -39,6 +39,7 @@ def profile_from(found: ObservedFit, known: Known, prior: Profile | None, trace:
     provenance |= {f"{name}_ns": by[name] for name in "bcde"}
     host = "not told by latencies; " + ("a placeholder" if prior is None else f"taken from profile {prior.name}")
     provenance |= {"h0_ns": host, "h1_ns": host, "h2_ns": host}
+    provenance |= {"p_ns": host} if latency.p_ns else {}
     peaks = prior is not None and not prior.synthetic
     return Profile(
         name=f"{trace}-observed", latency=latency, model=None if prior is None else prior.model,
