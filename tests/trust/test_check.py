@@ -134,7 +134,7 @@ def told_of(draw: np.random.Generator, count: int = 200) -> Latencies:
 
 
 def test_a_trace_that_drifts_is_told_from_one_whose_queue_differs() -> None:
-    """An engine 30 % slower in the later half drifts, found within its interval; noise of 10 % does not, nor does a queue that the
+    """Found within its interval: an engine 30 % slower in the later half. Noise of 10 % does not drift, nor does a queue that the
     prediction misses early on: that is named."""
     everything, later, wrong = np.ones(200, np.bool_), np.arange(200) >= 100, 0
     for seed in range(40):
