@@ -20,6 +20,7 @@ from dashboards.frame import frame, register_frame
 from dashboards.guard import guard
 from dashboards.pages import PAGES, Page
 from dashboards.queries import RunBook
+from dashboards.script_bundle import BundledDash
 from dashboards.scripts import OWN, index_page
 from tracekit.errors import TracekitError
 
@@ -36,7 +37,7 @@ def create_app(db: str | Path, *, access: Access | None = None) -> Dash:
     """
     access = access or Access()
     book = RunBook(db, read_only=access.read_only)
-    app = Dash(
+    app = BundledDash(
         __name__, title="tracekit", update_title="", assets_folder=str(Path(__file__).parent / "assets"), assets_ignore=OWN,
         index_string=index_page(_PLAIN), use_pages=False, suppress_callback_exceptions=True, serve_locally=True, enable_mcp=False,
         add_log_handler=False, compress=True,
@@ -48,6 +49,7 @@ def create_app(db: str | Path, *, access: Access | None = None) -> Dash:
         page.register(app, book)
     app.callback(Output("page", "children"), Input("url", "pathname"))(_route)
     register_downloads(app.server, book)
+    app.bundle_scripts()
     guard(app, access)
     _read_ahead(app, book)
     return app

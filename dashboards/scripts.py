@@ -1,13 +1,11 @@
-"""Scripts as they go to the browser: which come first, the smaller Plotly, the grid only where one is drawn, and every fixed
-file packed once for all who ask."""
+"""Fixed files as they go to the browser: which script comes first, the smaller Plotly, and every file packed once for all who
+ask."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-import re
 from collections.abc import Iterable
-from pathlib import Path
 
 from flask import Flask, Response, make_response, request
 
@@ -20,14 +18,11 @@ FIXED = ("/_dash-component-suites/", "/assets/")
 """Paths of files that never change while a server runs."""
 PLOTLY = "/_dash-component-suites/plotly/package_data/plotly.min.js"
 """Where the page asks for Plotly."""
-GRID = re.compile(r"/_dash-component-suites/dash_ag_grid/dash_ag_grid\.[\w.]*min\.js")
-"""Where it asks for the grid; all of it is what follows ``?whole``."""
 FIRST = "early.js"
 OWN = r"^(early|grid)\.js$"
 """Assets that have a place of their own on the page."""
 _ASKED = "/_dash-layout /_dash-dependencies"
 _DRAWN_WITH = f"{PLOTLY} /_dash-component-suites/dash/dcc/async-graph.js"
-_ASSETS = Path(__file__).parent / "assets"
 KEPT_BYTES = 1 << 25
 LEAST_BYTES = 500
 """Smaller answers are not packed."""
@@ -53,7 +48,7 @@ def keep_packed(server: Flask) -> None:
         if not asked or "gzip" not in request.headers.get("Accept-Encoding", "") or request.headers.get("Range"):
             return None
         try:
-            body, headers = kept.get(f"{request.path} {_is_stub()}", lambda: _packed(server))
+            body, headers = kept.get(request.path, lambda: _packed(server))
         except _NotKeptError as other:
             return other.response
         response = Response(body, headers=headers)
@@ -61,11 +56,6 @@ def keep_packed(server: Flask) -> None:
         return response
 
     server.before_request(fixed)
-
-
-def _is_stub() -> bool:
-    """Whether what is asked for is the grid's script, which is answered by what reads it when a grid is drawn."""
-    return GRID.fullmatch(request.path) is not None and request.query_string != b"whole"
 
 
 class _NotKeptError(Exception):
@@ -83,10 +73,7 @@ def _packed(server: Flask) -> tuple[bytes, dict[str, str]]:
     if response.status_code != 200:
         raise _NotKeptError(response)
     response.direct_passthrough = False
-    if _is_stub():
-        body = (_ASSETS / "grid.js").read_bytes()
-    else:
-        body = plotly_source().encode() if request.path == PLOTLY else response.get_data()
+    body = plotly_source().encode() if request.path == PLOTLY else response.get_data()
     if len(body) < LEAST_BYTES:
         raise _NotKeptError(response)
     headers = {name: value for name, value in response.headers if name not in ("Content-Length", "Date", "Set-Cookie")}

@@ -201,7 +201,7 @@
     const text = new URLSearchParams(location.search).get("br") || "";
     const dots = ["tn-history", "tn-front"].map(api.dots.keep).every(Boolean);
     if (shown && !shown.ways && dots) { return; }
-    if (!(dots && figure && figure.dataset.heard && figure._fullLayout && paint(text))) { waiting = window.setTimeout(settle, 100); }
+    if (!(dots && figure && figure.dataset.heard && figure._fullLayout && paint(text))) { waiting = window.setTimeout(settle, 30); }
   }
 
   api.ways = {

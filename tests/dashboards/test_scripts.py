@@ -7,24 +7,37 @@ import json
 import re
 from pathlib import Path
 
+import dash
 import plotly.offline
 import pytest
+from dash import Dash
 from flask.testing import FlaskClient
 
 import dashboards
 from dashboards.access import Access
 from dashboards.app import create_app
 from dashboards.plotly_script import plotly_source
-from dashboards.scripts import GRID, PLOTLY
+from dashboards.script_bundle import BUNDLE, GRID, LEFT_OUT, script_paths
+from dashboards.scripts import PLOTLY
 
 BUILD = Path(dashboards.__file__).parent / "plotly_build"
-STUB = (BUILD.parent / "assets" / "grid.js").read_bytes()
+STUB = (BUILD.parent / "assets" / "grid.js").read_text(encoding="utf-8")
+AS_BABEL_WROTE_IT = re.compile(
+    r"regeneratorRuntime\.mark\(function (\w)\(\)\{return regeneratorRuntime\.wrap\(function\(\1\)\{for\(;;\)"
+    r"switch\(\1\.prev=\1\.next\)\{case 0:return \1\.next=2,\w\(!0\);case 2:\w\.isReady=!0;case 3:case\"end\":"
+    r"return \1\.stop\(\)\}\},\1\)\}\)"
+)
 PACKED = {"Accept-Encoding": "gzip"}
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> FlaskClient:
-    return create_app(tmp_path_factory.mktemp("scripts") / "none.duckdb").server.test_client()
+def app(tmp_path_factory: pytest.TempPathFactory) -> Dash:
+    return create_app(tmp_path_factory.mktemp("scripts") / "none.duckdb")
+
+
+@pytest.fixture(scope="module")
+def client(app: Dash) -> FlaskClient:
+    return app.server.test_client()
 
 
 def scripts_of(client: FlaskClient) -> list[str]:
@@ -61,8 +74,7 @@ def test_fixed_files_are_packed_once_and_unpack_to_what_everybody_gets(client: F
             assert len(first.data) < 500, path
             continue
         assert first.data == second.data, path
-        replaced = {True: plotly_source().encode(), False: STUB} if path == PLOTLY or GRID.fullmatch(path) else {}
-        assert gzip.decompress(first.data) == replaced.get(path == PLOTLY, plain.data), path
+        assert gzip.decompress(first.data) == (plotly_source().encode() if path == PLOTLY else plain.data), path
         for name in ("Content-Type", "Cache-Control"):
             assert first.headers.get(name) == plain.headers.get(name), (path, name)
         again = client.get(path, headers={**PACKED, "If-None-Match": first.headers["ETag"]})
@@ -96,10 +108,28 @@ def test_what_every_page_asks_for_is_asked_for_before_the_large_scripts(client: 
     assert "grid.js" not in page
 
 
-def test_the_grid_is_read_whole_only_when_one_is_drawn(client: FlaskClient) -> None:
-    (path,) = [each for each in scripts_of(client) if GRID.fullmatch(each)]
-    assert gzip.decompress(client.get(path, headers=PACKED).data) == STUB
-    whole = client.get(f"{path}?whole", headers=PACKED)
-    assert whole.headers["Content-Encoding"] == "gzip"
-    assert gzip.decompress(whole.data) == client.get(path).data
-    assert len(whole.data) > 100 * len(STUB)
+def test_all_scripts_of_a_page_are_one_in_their_order_and_nothing_else(app: Dash, client: FlaskClient) -> None:
+    """The grid's place is taken by what reads it when one is drawn; what only old browsers need, and old tables, are left out."""
+    assert [path.split("?")[0] for path in scripts_of(client) if ".js" in path] == ["/assets/early.js", BUNDLE, PLOTLY]
+    bundle = client.get(BUNDLE, headers=PACKED)
+    assert bundle.headers["Cache-Control"].startswith("max-age=")
+    text = gzip.decompress(bundle.data).decode()
+    tags = app._generate_scripts_html()
+    paths = re.findall(r'src="([^"?]+)', tags)
+    assert [path for path in paths if path not in script_paths(tags)] == [path for path in paths if LEFT_OUT.search(path)] != []
+    at = 0
+    for path in script_paths(tags):
+        source = STUB.replace("GRID_SCRIPT", f'"{path}"') if GRID.fullmatch(path) else client.get(path).text
+        at = text.index(f"\n{source}\n;", at)
+    (grid,) = filter(GRID.fullmatch, paths)
+    assert len(client.get(grid).data) > 500_000
+
+
+def test_of_the_polyfill_that_is_left_out_scripts_use_what_stands_in_for_it(client: FlaskClient) -> None:
+    text = client.get(BUNDLE).text
+    found = len(AS_BABEL_WROTE_IT.findall(text))
+    assert text.count("regeneratorRuntime") == 2 * found > 0
+    assert "regeneratorRuntime" in client.get("/assets/early.js").text
+    folder = Path(dash.__file__).parent
+    later = [path for path in folder.glob("dcc/async-*.js") if "regeneratorRuntime" in path.read_text(encoding="utf-8")]
+    assert later == []
