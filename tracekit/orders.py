@@ -128,7 +128,7 @@ def checked_policy(text: str, sets: tuple[str, ...], profile: str, default: str 
 def _slo_words(slo: Mapping[str, Any]) -> list[str]:
     """What holds for everybody; what classes and tenants ask for stands in the policy."""
     default = SloTable.from_dict(slo).default
-    return [f"--slo={','.join(f'{part}={default.limit(part)}ns' for part in default.given())}"] if default.given() else []
+    return [f"--slo={default.text()}"] if default.given() else []
 
 
 def _profile(store: Store, row: Mapping[str, Any]) -> str:

@@ -162,7 +162,7 @@ def test_the_form_becomes_the_command(book: RunBook) -> None:
     assert [word for word in words if word.startswith("--what-if=")] == [
         f"--what-if={one}", "--what-if=rate_scale=3", "--what-if=lose=1 fleet.replicas=2",
     ]  # fmt: skip
-    assert {"--slo=ttft=500000000ns", "--target=0.95", "--windows=3", "--price-per-hour=2.5"} <= set(words)
+    assert {"--slo=ttft=500ms", "--target=0.95", "--windows=3", "--price-per-hour=2.5"} <= set(words)
     assert "max_num_seqs = 8" in next(word for word in words if word.startswith("--policy="))
     own = words_of(book, {"trace": "run:1", "slo": "ttft=9s", "policy": "vllm serve m --max-num-seqs 9"})
     assert [word for word in own if word.startswith(("--slo", "--policy"))] == [

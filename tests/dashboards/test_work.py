@@ -129,7 +129,7 @@ def test_a_search_goes_on_from_what_the_run_had(book: RunBook) -> None:
     words = tune_words(book.store, 1, trials=5)
     assert words[0] == "tune"
     assert words[-1] == "demo_trace"
-    assert "--slo=ttft=500000000ns,tpot=50000000ns" in words
+    assert "--slo=ttft=500ms,tpot=50ms" in words
     assert "--profile=h100-llama-3.1-8b" in words
     (policy,) = [word for word in words if word.startswith("--policy=")]
     assert "max_num_seqs = 4" in policy

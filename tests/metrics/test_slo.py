@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from replay_engine.tables import OUTCOMES
 from replay_engine.types import RequestState
@@ -28,6 +30,18 @@ def test_both_spellings_parse_to_nanoseconds() -> None:
     assert parse_slo("itl=1.5us, stall=2m") == Slo(itl_ns=1_500, stall_ns=120_000 * MS)
     assert parse_goodput("ttft:200 tpot:50 e2el:5000") == Slo(ttft_ns=200 * MS, tpot_ns=50 * MS, e2e_ns=5_000 * MS)
     assert parse_goodput(["ttft:0.5"]) == Slo(ttft_ns=500_000)
+
+
+LIMITS = st.none() | st.integers(1, 10**12)
+
+
+@given(st.builds(Slo, ttft_ns=LIMITS, tpot_ns=st.integers(1, 10**12), e2e_ns=LIMITS))
+def test_an_slo_is_written_as_it_is_read(slo: Slo) -> None:
+    assert parse_slo(slo.text()) == slo
+
+
+def test_an_slo_is_written_in_the_units_of_people() -> None:
+    assert Slo(ttft_ns=2_000 * MS, tpot_ns=50 * MS, itl_ns=1_500, stall_ns=3).text() == "ttft=2s,tpot=50ms,itl=1500ns,stall=3ns"
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,12 @@ def _positive_ns(number: str, unit_ns: int, where: str, text: str) -> int:
     return whole
 
 
+def _in_words(ns: int) -> str:
+    """``ns`` in the largest unit up to seconds that it is whole in."""
+    unit = next(unit for unit in ("s", "ms", "us", "ns") if not ns % _UNITS_NS[unit])
+    return f"{ns // _UNITS_NS[unit]}{unit}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slo:
     """Limits in nanoseconds; ``None``: that part is not asked for."""
@@ -67,6 +73,10 @@ class Slo:
     def given(self) -> tuple[str, ...]:
         """The parts asked for."""
         return tuple(part for part in PARTS if self.limit(part) is not None)
+
+    def text(self) -> str:
+        """As ``parse_slo`` reads it, to the nanosecond: ``ttft=1s,tpot=50ms``."""
+        return ",".join(f"{part}={_in_words(limit)}" for part in PARTS if (limit := self.limit(part)) is not None)
 
     def to_dict(self) -> dict[str, int]:
         """The limits given, by field name."""
