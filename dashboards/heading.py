@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from dashboards.address import Address
 from dashboards.queries import RunBook
-from dashboards.words import count, percent, rate, seconds
+from dashboards.words import count, percent, rate, seconds, short
 from tracekit.errors import LockedError, TracekitError
 from tracekit.metrics.slo import SloTable
 from tracekit.run_policy import run_flags
@@ -89,8 +89,8 @@ def selection_chips(address: Address) -> list[Chip]:
     """What the address selects, a chip each, with the query string that a click leads to: the selection without it."""
     parts: list[tuple[str | None, dict[str, Any]]] = [
         (address.finding and f"finding {address.finding}", {"finding": None}),
-        (f"window {address.t[0]:g} to {address.t[1]:g} s" if address.t else None, {"t": None}),
-        (f"last {address.last_s:g} s" if address.last_s else None, {"last_s": None}),
+        (f"window {short(address.t[0], 9)} to {short(address.t[1], 9)} s" if address.t else None, {"t": None}),
+        (f"last {short(address.last_s, 9)} s" if address.last_s else None, {"last_s": None}),
         (address.iterations and f"iterations {address.iterations[0]:,} to {address.iterations[1]:,}", {"iterations": None}),
         (address.cls and f"class {address.cls}", {"cls": None}),
         (address.tenant and f"tenant {address.tenant}", {"tenant": None}),
@@ -105,12 +105,12 @@ def selection_chips(address: Address) -> list[Chip]:
 
 def _arrived(address: Address) -> str | None:
     between = address.arrived_s
-    return between and f"arrived {between[0]:g} to {between[1]:g} s"
+    return between and f"arrived {short(between[0], 9)} to {short(between[1], 9)} s"
 
 
 def _latency(address: Address) -> str | None:
     between = address.latency_s
-    return between and f"{address.metric.upper()} {between[0]:g} to {between[1]:g} s"
+    return between and f"{address.metric.upper()} {short(between[0], 9)} to {short(between[1], 9)} s"
 
 
 def _requests(address: Address) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from dashboards.queries import RunBook
 from tracekit.comparison.pairing import why_not_comparable
-from tracekit.errors import TracekitError
+from tracekit.errors import TracekitError, shown
 from tracekit.sidebyside import render_rows, run_labels, side_by_side
 from tracekit.store import load_run
 
@@ -55,10 +55,10 @@ def many_runs(book: RunBook, refs: Sequence[str]) -> ManyRuns:
             if why is None:
                 numbers.append(int(row["run"]))
             else:
-                left_out.append(f"run {row['run']}: {why}")
+                left_out.append(f"run {row['run']}: {shown(why, 160)}")
     rows = [load_run(book.store, number) for number in numbers[:MOST_RUNS]]
     with_matrix = [row for row in rows if row["matrix"] is not None]
-    found = side_by_side([row["matrix"] for row in with_matrix])
+    found = [row for row in side_by_side([row["matrix"] for row in with_matrix]) if any(row.values)]  # nothing everywhere
     measured = tuple(_measured(row.better, row.values, cells)
                      for row, cells in zip(found, render_rows(found), strict=True))  # fmt: skip
     return ManyRuns(tuple(row["run"] for row in with_matrix), tuple(run_labels(with_matrix)), measured, tuple(left_out))
@@ -70,7 +70,7 @@ def _measured(better: str, values: Sequence[Any], cells: Sequence[str]) -> Measu
     largest = max((abs(value) for value in known), default=0.0)
     shares = tuple(None if value is None else abs(value) / largest if largest else 0.0 for value in numbers)
     best: tuple[int, ...] = ()
-    if better and len(set(known)) > 1:
-        wanted = min(known) if better == "low" else max(known)
-        best = tuple(at for at, value in enumerate(numbers) if value == wanted)
+    if better and len({text for text, value in zip(cells[1:], numbers, strict=True) if value is not None}) > 1:
+        wanted = cells[1 + numbers.index(min(known) if better == "low" else max(known))]
+        best = tuple(at for at, text in enumerate(cells[1:]) if text == wanted)  # what reads the same is the same
     return Measured(cells[0], tuple(cells[1:]), shares, best)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dashboards.study_rows import level_mark, trial_numbers, winner_of
+from dashboards.words import short
 from tracekit.experiments.knobs import knob_text
 from tracekit.studies import Study
 
@@ -58,7 +59,7 @@ def ways_of(study: Study) -> Ways | None:
     value = np.array([t.estimate for t in kept], float)
     low, high = float(value.min()), float(value.max())
     spread = (high - low) or 1.0
-    ticks = tuple(f"{low + share * spread:,.4g}" for share in (0, 0.25, 0.5, 0.75, 1))
+    ticks = tuple(short(low + share * spread, 4) for share in (0, 0.25, 0.5, 0.75, 1))
     axes.append(Axis(f"{first.name}, {first.unit}", ticks, (0.0, 0.25, 0.5, 0.75, 1.0)))
     places.append(list((value - low) / spread))
     winner = winner_of(study)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from dashboards.study_rows import Effect, Front, History, KnobLevels, Step, best_of
-from dashboards.words import count, percent, seconds
+from dashboards.words import count, percent, seconds, short
 from tracekit.studies import Study
 
 __all__ = [
@@ -94,7 +94,7 @@ def none_allowed(study: Study) -> str:
 
 def figure_value(value: float, unit: str) -> str:
     """A value with its unit."""
-    return seconds(value) if unit == "s" else f"{value:,.4g} {unit}"
+    return seconds(value) if unit == "s" else f"{short(value, 4)} {unit}"
 
 
 def describe_history(history: History) -> str:

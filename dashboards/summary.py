@@ -6,7 +6,7 @@ import numpy as np
 
 from dashboards.buckets import Buckets
 from dashboards.figures import Drawn
-from dashboards.words import count, percent, seconds
+from dashboards.words import count, percent, seconds, short
 
 __all__ = ["describe_window"]
 
@@ -67,7 +67,7 @@ def _laid_over(buckets: Buckets, drawn: Drawn) -> list[str]:
 def _time(nanoseconds: float) -> str:
     for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
         if nanoseconds >= size:
-            return f"{nanoseconds / size:,.3g} {unit}"
+            return f"{short(nanoseconds / size)} {unit}"
     return f"{nanoseconds:.0f} ns"
 
 

@@ -40,6 +40,7 @@ def map_figure(found: TailMap, address: Address, theme: Theme) -> dict[str, Any]
         "colorscale": scale,
         "showscale": False,
         "hoverinfo": "skip",
+        "meta": {"y": "log10", "z": "log1p", "name": "latency, s", "value": "requests"},
     }
     points = {
         "type": "scatter",
@@ -49,6 +50,7 @@ def map_figure(found: TailMap, address: Address, theme: Theme) -> dict[str, Any]
         "y": packed(np.log10([each[2] for each in found.worst]), "f4"),
         "customdata": [each[0] for each in found.worst],
         "text": [seconds(each[2]) for each in found.worst],
+        "meta": {"y": "log10"},
         "marker": {"size": 6, "color": theme.recomputed, "line": {"width": 0.5, "color": theme.text}},
         "hovertemplate": "request %{customdata}: %{text}<extra></extra>",
     }

@@ -8,6 +8,7 @@ from typing import Any
 from dashboards.palette import Theme
 from dashboards.plain_figures import plain_layout
 from dashboards.what_if_rows import CostRow, Knee, Needs
+from dashboards.words import short
 
 __all__ = ["cost_figure", "curve_figure", "needs_figure"]
 
@@ -23,7 +24,7 @@ def curve_figure(knees: Sequence[Knee], target: float, theme: Theme) -> dict[str
     for at, knee in enumerate(knees):
         colour, symbol = colours[at % len(colours)], _SYMBOLS[at % len(_SYMBOLS)]
         symbols = [f"{symbol}-open" if point.why else symbol for point in knee.points]
-        told = [f"x{point.factor:.3g}" + (": extrapolation" if point.why else "") for point in knee.points]
+        told = [f"x{short(point.factor)}" + (": extrapolation" if point.why else "") for point in knee.points]
         traces.append(
             {
                 "type": "scatter", "mode": "lines+markers", "name": _short(knee.name), "legendgroup": str(at),

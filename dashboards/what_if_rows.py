@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from dashboards.words import number, percent
+from dashboards.words import number, percent, short
 
 __all__ = [
     "CostRow", "Extrapolated", "Knee", "Needs", "Point", "Slot", "changes_of", "costs_of", "describe_costs", "describe_curves",
@@ -165,7 +165,7 @@ def _holds(knee: Knee, target: str) -> str:
         return f"{target} attain their SLO at no rate that was tried"
     more = " and more" if knee.open else ""
     over = "" if knee.over is None else f", {knee.over:.2f} times today's capacity"
-    return f"{target} attain their SLO up to {number(knee.per_s)} requests/s{more} (x{knee.factor:.3g} of today's rate{over})"
+    return f"{target} attain their SLO up to {number(knee.per_s)} requests/s{more} (x{short(knee.factor)} of today's rate{over})"
 
 
 def describe_curves(document: Mapping[str, Any]) -> str:
@@ -173,7 +173,7 @@ def describe_curves(document: Mapping[str, Any]) -> str:
     parts = []
     for knee in knees_of(document):
         past = "" if knee.slope is None else f", past its knee every 10 % more traffic costs {-100 * knee.slope:.1f} points"
-        parts.append(f"{_capital(knee.name)}: {percent(knee.now)} attain their SLO at x{knee.rate:g}{past}")
+        parts.append(f"{_capital(knee.name)}: {percent(knee.now)} attain their SLO at x{short(knee.rate)}{past}")
     return f"{'. '.join(parts)}. Hollow points are extrapolations."
 
 

@@ -61,19 +61,30 @@
     return /[",\n\r]/.test(safe) ? '"' + safe.replace(/"/g, '""') + '"' : safe;
   }
 
-  function rowsOf(trace) {
+  // What is drawn by its logarithm is saved as it is: a trace says so in its meta. A map's empty fields are no rows then, and its
+  // points rows of one.
+  function plain(value, scale) {
+    return scale === "log10" ? Number(Math.pow(10, value).toPrecision(6)) : scale === "log1p" ? Math.round(Math.expm1(value)) : value;
+  }
+
+  function rowsOf(trace, heat) {
     const name = trace.name || "";
-    const y = trace.y || [];
+    const meta = trace.meta || {};
+    const y = meta.y ? Array.from(trace.y || [], (each) => plain(each, meta.y)) : trace.y || [];
     const x = trace.x || Array.from(y, (_, at) => trace.x0 + at * trace.dx);
     if (trace.type === "heatmap") {
       const found = [];
       for (let row = 0; row < y.length; row += 1) {
-        for (let at = 0; at < trace.z[row].length; at += 1) { found.push([y[row], x[at], trace.z[row][at], "", ""]); }
+        for (let at = 0; at < trace.z[row].length; at += 1) {
+          const value = plain(trace.z[row][at], meta.z);
+          if (value || !meta.z) { found.push([y[row], x[at], value, "", ""]); }
+        }
       }
       return found;
     }
     const error = trace.error_x && trace.error_x.array ? trace.error_x : null;
     const ids = trace.customdata || [];
+    if (heat) { return Array.from(x, (value, at) => [y[at], value, 1, ids[at], ""]); }
     return Array.from(x, (value, at) => [name, value, y[at], error ? value - error.arrayminus[at] : ids[at],
       error ? value + error.array[at] : ""]);
   }
@@ -84,10 +95,11 @@
     const titles = figure.layout || {};
     const title = (axis, plain) => ((titles[axis] && titles[axis].title && titles[axis].title.text) || plain);
     const error = full.some((trace) => trace.error_x && trace.error_x.array);
-    const heat = full.some((trace) => trace.type === "heatmap");
-    const head = heat ? ["engine or row", title("xaxis", "x"), "value", "", ""]
+    const heat = full.find((trace) => trace.type === "heatmap");
+    const named = (heat && heat.meta) || {};
+    const head = heat ? [named.name || "engine or row", title("xaxis", "x"), named.value || "value", "id", ""]
       : ["series", title("xaxis", "x"), title("yaxis", "y"), error ? "low" : "id", error ? "high" : ""];
-    const rows = [].concat(...full.filter((trace) => trace.visible !== "legendonly").map(rowsOf));
+    const rows = [].concat(...full.filter((trace) => trace.visible !== "legendonly").map((trace) => rowsOf(trace, heat)));
     const used = head.map((_, at) => at < 3 || rows.some((row) => cell(row[at]) !== ""));
     return [head, ...rows].map((row) => row.filter((_, at) => used[at]).map(cell).join(",")).join("\r\n") + "\r\n";
   }

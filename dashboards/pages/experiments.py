@@ -14,7 +14,7 @@ from dashboards.markup import aria, control, data_table, figure_with_table
 from dashboards.palette import THEMES, Theme
 from dashboards.plain_figures import plain_layout
 from dashboards.queries import RunBook
-from dashboards.words import MISSING, count
+from dashboards.words import MISSING, count, short
 from tracekit.errors import TracekitError
 
 __all__ = ["layout", "register", "render"]
@@ -117,7 +117,7 @@ def _body(document: dict[str, Any], theme: Theme) -> Iterator[Any]:
 
 
 def _traffic(facts: dict[str, Any]) -> list[str]:
-    came = [MISSING if facts.get(name) is None else f"{facts[name]:,.3g}" for name in ("rate_per_s", "cv")]
+    came = [MISSING if facts.get(name) is None else short(facts[name]) for name in ("rate_per_s", "cv")]
     return [*came, *(count(facts.get(name)) for name in ("input_p50", "output_p50"))]
 
 
@@ -201,4 +201,4 @@ def _windows(name: str, series: Series, theme: Theme) -> Any:
 
 
 def _number(value: float | None) -> str:
-    return MISSING if value is None else f"{value:,.4g}"
+    return MISSING if value is None else short(value, 4)

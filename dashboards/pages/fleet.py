@@ -25,7 +25,7 @@ from dashboards.fleet_rows import (
 from dashboards.markup import figure_with_table
 from dashboards.palette import THEMES, Theme
 from dashboards.queries import RunBook
-from dashboards.words import MISSING, count, percent, seconds
+from dashboards.words import MISSING, count, percent, seconds, short
 from tracekit.diagnosis import RunData
 from tracekit.errors import TracekitError
 
@@ -117,20 +117,20 @@ def _together(found: tuple[Together, ...]) -> Iterator[Any]:
 def _hottest(heat: Heat) -> str:
     where = np.unravel_index(np.nanargmax(np.where(np.isnan(heat.values), -1, heat.values)), heat.values.shape)
     most, at = float(heat.values[where]), float(heat.edges_s[where[1]])
-    size = percent(most) if heat.what == "kv" else f"{most:,.3g} {heat.unit}"
+    size = percent(most) if heat.what == "kv" else f"{short(most)} {heat.unit}"
     means = [float(np.nanmean(row)) if not np.isnan(row).all() else 0.0 for row in heat.values]
     told = ", ".join(
-        f"{engine} {percent(mean) if heat.what == 'kv' else f'{mean:,.3g}'}"
+        f"{engine} {percent(mean) if heat.what == 'kv' else short(mean)}"
         for engine, mean in zip(heat.engines, means, strict=True)
     )
-    return f"Most on {heat.engines[int(where[0])]} at {at:,.4g} s: {size}. Means: {told}. All engines on one scale."
+    return f"Most on {heat.engines[int(where[0])]} at {short(at, 4)} s: {size}. Means: {told}. All engines on one scale."
 
 
 def _heat_rows(heat: Heat) -> list[list[str]]:
     def text(value: float) -> str:
-        return MISSING if value != value else percent(value) if heat.what == "kv" else f"{value:,.3g}"
+        return MISSING if value != value else percent(value) if heat.what == "kv" else short(value)
 
-    return [[f"{heat.edges_s[at]:,.4g}", *(text(float(v)) for v in heat.values[:, at])] for at in range(heat.values.shape[1])]
+    return [[short(heat.edges_s[at], 4), *(text(float(v)) for v in heat.values[:, at])] for at in range(heat.values.shape[1])]
 
 
 def _imbalance(pools: tuple[Imbalance, ...], theme: Theme) -> Any:
@@ -140,7 +140,7 @@ def _imbalance(pools: tuple[Imbalance, ...], theme: Theme) -> Any:
         for pool in pools
     )
     rows = [
-        [f"{pools[0].edges_s[at]:,.4g}", *(MISSING if p.ratio[at] != p.ratio[at] else f"{p.ratio[at]:.2f}" for p in pools)]
+        [short(pools[0].edges_s[at], 4), *(MISSING if p.ratio[at] != p.ratio[at] else f"{p.ratio[at]:.2f}" for p in pools)]
         for at in range(len(pools[0].ratio))
     ]
     head = ("From, s", *(pool.pool for pool in pools))
@@ -158,26 +158,26 @@ def _stages(groups: tuple[Stages, ...], theme: Theme) -> Any:
 
 
 def _link(link: LinkUse, theme: Theme) -> Iterator[Any]:
-    effective = "none" if link.effective_gb_per_s is None else f"{link.effective_gb_per_s:,.3g} GB/s"
+    effective = "none" if link.effective_gb_per_s is None else f"{short(link.effective_gb_per_s)} GB/s"
     cached = "" if not link.cached_share else f"; {percent(link.cached_share)} of the blocks were cached and not moved"
     broken = f", {count(link.broken_off)} broken off" if link.broken_off else ""
     said = (
-        f"{count(link.transfers)} transfers{broken}, {link.moved_gb:,.3g} GB at {effective} each; a transfer waits"
+        f"{count(link.transfers)} transfers{broken}, {short(link.moved_gb)} GB at {effective} each; a transfer waits"
         f" {seconds(link.wait_s)} on average for the link and the target{cached}."
     )
     rows = [
-        [f"{link.edges_s[at]:,.4g}", f"{link.moving[at]:.2f}", f"{link.asking[at]:.2f}", f"{link.gb_per_s[at]:,.3g}"]
+        [short(link.edges_s[at], 4), f"{link.moving[at]:.2f}", f"{link.asking[at]:.2f}", short(link.gb_per_s[at])]
         for at in range(len(link.moving))
     ]
     yield figure_with_table("fl-link", link_figure(link, theme), said, ("From, s", "Under way", "Waiting", "GB/s"), rows)
     if link.break_even is not None and link.effective_gb_per_s is not None and link.kb_per_token is not None:
         faster = link.effective_gb_per_s / link.break_even
         verdict = (
-            f"{faster:,.2g} times as fast as computing" if faster >= 1 else f"{1 / faster:,.2g} times as slow as computing"
+            f"{short(faster if faster >= 1 else 1 / faster, 2)} times as {'fast' if faster >= 1 else 'slow'} as computing"
         )
         yield html.P(
-            f"Break-even: a token's KV is {link.kb_per_token:,.4g} kB, and at {link.break_even:,.3g} GB/s moving it takes as long"
-            f" as the prefill engines took to compute it. The link, at {effective}, is {verdict} the prompt again on the"
+            f"Break-even: a token's KV is {short(link.kb_per_token, 4)} kB, and at {short(link.break_even)} GB/s moving it takes"
+            f" as long as the prefill engines took to compute it. The link, at {effective}, is {verdict} the prompt again on the"
             " other side.",
             className="summary",
         )

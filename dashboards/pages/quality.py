@@ -12,7 +12,7 @@ from dashboards.address import parse_address
 from dashboards.markup import data_table
 from dashboards.queries import RunBook
 from dashboards.traffic import load_report
-from dashboards.words import MISSING, count, percent
+from dashboards.words import MISSING, count, percent, short
 from tracekit.errors import TracekitError
 from tracekit.store import load_run
 from tracekit.traces.load import LoadReport
@@ -88,14 +88,14 @@ def _trust(run: dict[str, Any]) -> Iterator[Any]:
     told = origin.get("reason") if isinstance(origin, dict) else origin
     yield html.P(f"Simulated with profile {run['profile']}: {told or 'origin not recorded'}.", className="summary")
     if isinstance(error, dict) and error.get("value", 0) is None and "reason" in error:
-        yield html.P(f"Its error on this trace is not known: {error['reason']}.", className="notice")
+        yield html.P(f"Its error on this trace is {error['reason']}.", className="notice")
     elif isinstance(error, dict):
         rows = [[name.removesuffix("_ns").upper(), *_errors(each)] for name, each in error.items() if isinstance(each, dict)]
         yield data_table(("Latency", "What", "Error"), [row[:3] for row in rows], caption="Replayed against observed", numeric=2)
 
 
 def _errors(each: dict[str, Any]) -> list[str]:
-    text = "; ".join(f"{key} {value:.3g}" for key, value in each.items() if isinstance(value, float | int))
+    text = "; ".join(f"{key} {short(value)}" for key, value in each.items() if isinstance(value, float | int))
     return [text or str(each.get("reason", MISSING)), ""]
 
 

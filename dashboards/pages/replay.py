@@ -23,7 +23,8 @@ __all__ = ["layout", "profiles", "quarantine", "register"]
 FIELDS = ("trace", "engine", "profile", "policy", *KNOBS, "replicas", "router", "more", "slo", "window", "limit", "name")
 PLAIN_ROUTERS = tuple(each for each in ROUTERS if "(" not in each)
 """Those that take no weights; ``weighted(...)`` goes below *More settings*."""
-_PROFILE = f"Or drop a profile that was fitted here: TOML of tracekit calibrate, at most {MOST_PROFILE >> 10} KiB"
+WIDE = {"minWidth": "min(220px, 100%)"}
+_PROFILE = f"Or drop a fitted profile here, or choose one: TOML as tracekit calibrate writes it, at most {MOST_PROFILE >> 10} KiB"
 HINTS = {
     "slo": "ttft=500ms,tpot=50ms", "window": "whole trace; 10m:20m", "limit": "all requests", "name": "optional",
     "policy": "empty: vLLM's defaults. Or paste: vllm serve MODEL --max-num-seqs 128 ... , or a policy in TOML",
@@ -63,7 +64,7 @@ def layout() -> Any:
             html.P(id="rp-profile-said", className="hint", role="status"),
             html.Div([_area("Policy", "policy"), _area("More settings", "more")], className="controls areas"),
             html.H2("3. What is asked of it"),
-            html.Div([control(LABELS[name], f"rp-{name}", _text(name)) for name in LABELS], className="controls"),
+            html.Div([control(LABELS[name], f"rp-{name}", _text(name), style=WIDE) for name in LABELS], className="controls"),
             html.Div([html.Button("Replay", id="rp-start", type="button", className="button")], className="ways"),
             html.P(id="rp-said", role="status", className="summary"),
             html.P(id="rp-command", className="hint"),

@@ -9,7 +9,7 @@ import dash_ag_grid as dag
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 
 from dashboards.address import METRICS, Address, parse_address
-from dashboards.markup import aria, control, drawn_numbers
+from dashboards.markup import aria, chart_exports, control, drawn_numbers
 from dashboards.palette import GRID_THEME, THEMES
 from dashboards.queries import RunBook
 from dashboards.request_rows import DRAWN, LISTED, SORTS, Life, RequestTable, list_requests, lives_of
@@ -88,13 +88,17 @@ def layout() -> Any:
                         role="group",
                         **aria("Lives of the first requests of the list", describedby="rq-lives"),
                     ),
-                    html.Details([html.Summary("The same as a table"), html.Div(id="rq-table")]),
+                    html.Div([_twin(), chart_exports("rq-figure")], className="below"),
                 ],
                 className="drawn",
             ),
             dcc.Store(id="rq-moved"),
         ]
     )
+
+
+def _twin() -> Any:
+    return html.Details([html.Summary("The same as a table"), html.Div(id="rq-table")])
 
 
 def _grid() -> Any:

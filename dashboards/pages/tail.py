@@ -11,7 +11,7 @@ from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_u
 from dashboards.address import METRICS, Address, parse_address
 from dashboards.decomposition import decompose, describe_parts, parts_figure
 from dashboards.distribution import Distribution, distribution_figure, distribution_of
-from dashboards.markup import aria, control, data_table, figure_with_table
+from dashboards.markup import aria, chart_exports, control, data_table, figure_with_table
 from dashboards.palette import THEMES, Theme
 from dashboards.queries import RunBook
 from dashboards.selection import choices_of, latency_s, selected, settle
@@ -63,7 +63,10 @@ def layout() -> Any:
                         role="group",
                         **aria("Latency over time", describedby="tl-said"),
                     ),
-                    html.Details([html.Summary("The same as a table"), html.Div(id="tl-table")]),
+                    html.Div(
+                        [html.Details([html.Summary("The same as a table"), html.Div(id="tl-table")]), chart_exports("tl-map")],
+                        className="below",
+                    ),
                 ],
                 className="drawn",
             ),
@@ -146,7 +149,7 @@ def render(book: RunBook, search: str | None, theme: str) -> tuple[Any, ...]:
     points = percentiles(data, address)
     chosen = int(selected(data, address).sum())
     said = describe_map(found, points, NAMES[address.metric], chosen)
-    cards = [_card(each, THEMES[theme]) for each in contrasts(data, address)[:SHOWN]]
+    cards = [_card(at, each, THEMES[theme]) for at, each in enumerate(contrasts(data, address)[:SHOWN])]
     alone = html.P("Everything is selected: draw a box, or choose a class, to compare it with the rest.", className="quiet")
     return (
         said,
@@ -264,13 +267,13 @@ def _then(data: RunData, address: Address) -> tuple[float, float]:
     return max(float(arrival.min()), 0.0), float((arrival + later).max())
 
 
-def _card(found: Contrast, theme: Any) -> Any:
+def _card(at: int, found: Contrast, theme: Any) -> Any:
     unit = f" {found.unit}" if found.unit else ""
     medians = ""
     if found.selected_median is not None and found.rest_median is not None:
         medians = f"median {number(found.selected_median)} against {number(found.rest_median)}{unit}"
     said = f"{found.name}: {percent(found.distance)} apart" + (f", {medians}" if medians else "")
-    figure = dcc.Graph(figure=contrast_figure(found, theme), config=SMALL)
+    figure = dcc.Graph(id=f"tl-contrast-{at}", figure=contrast_figure(found, theme), config=SMALL)
     rows = [[a, percent(b), percent(c)] for a, b, c in zip(found.labels, found.selected, found.rest, strict=True)]
     twin = data_table((found.unit or found.name, "Selected", "The rest"), rows, caption=f"{found.name}: shares", numeric=1)
     twin = html.Details([html.Summary("The same as a table"), twin])
@@ -279,7 +282,7 @@ def _card(found: Contrast, theme: Any) -> Any:
             html.H3(found.name),
             html.P(said, className="quiet"),
             html.Div(figure, role="group", **aria(said)),
-            twin,
+            html.Div([twin, chart_exports(f"tl-contrast-{at}")], className="below"),
         ],
         className="card",
     )

@@ -13,7 +13,7 @@ from dashboards.palette import THEMES, Theme
 from dashboards.plain_figures import bar_figure, curve_figure, step_figure
 from dashboards.queries import RunBook
 from dashboards.traffic import Arrivals, Traffic, describe_run_trace
-from dashboards.words import MISSING, count, percent, seconds
+from dashboards.words import MISSING, count, percent, seconds, short
 from tracekit.errors import TracekitError
 
 __all__ = ["layout", "register", "render"]
@@ -50,7 +50,7 @@ def render(book: RunBook, search: str | None, theme: str) -> tuple[Any, Any]:
 def _said(document: dict[str, Any]) -> str:
     facts, whole = document["trace"], document["whole"]
     came = whole["arrivals"]
-    rate = f"{came['rate_per_s']:,.3g} requests/s" if came["rate_per_s"] is not None else str(came["rate_refused"])
+    rate = f"{short(came['rate_per_s'])} requests/s" if came["rate_per_s"] is not None else str(came["rate_refused"])
     return (
         f"{facts['name']}: {count(whole['requests'])} requests over {seconds(came['span_s'])}, {rate}; the busiest second has"
         f" {count(came['peak_1s'])}. Prompts P50 {count(whole['input_tokens'].get('p50'))} tokens, answers"
@@ -85,7 +85,7 @@ def _arrivals(numbers: dict[str, Any], came: Arrivals, theme: Theme) -> Iterator
     lines = [("requests", came.requests, theme.decode)]
     figure = step_figure(came.begin_s, came.width_s, lines, theme, "seconds from the trace's start", "requests/s")
     rows = [
-        [f"{came.begin_s + at * came.width_s:,.1f}", *(f"{value:,.4g}" for value in values)]
+        [f"{came.begin_s + at * came.width_s:,.1f}", *(short(value, 4) for value in values)]
         for at, values in enumerate(zip(came.requests, came.prompt, came.output, strict=True))
     ]
     head = ("From, s", "Requests/s", "Prompt tokens/s", "Answer tokens/s")
@@ -96,7 +96,7 @@ def _windows(document: dict[str, Any]) -> Iterator[Any]:
     if document["windows"]:
         yield html.H2("Representative windows")
         rows = [
-            [each["kind"], each["option"], count(each["requests"]), f"{each['rate_per_s']:,.3g}", each["why"]]
+            [each["kind"], each["option"], count(each["requests"]), short(each['rate_per_s']), each["why"]]
             for each in document["windows"]
         ]
         head = ("Window", "--window", "Requests", "Requests/s", "Chosen for")
@@ -106,7 +106,7 @@ def _windows(document: dict[str, Any]) -> Iterator[Any]:
 
 
 def _number(value: float | None) -> str:
-    return MISSING if value is None else f"{value:,.3g}"
+    return MISSING if value is None else short(value)
 
 
 def _lengths(whole: dict[str, Any]) -> str:

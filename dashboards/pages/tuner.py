@@ -20,7 +20,7 @@ from dashboards.study_rows import front_of, history_of, levels_of, steps_of
 from dashboards.study_ways import Ways, trial_rows, ways_of
 from dashboards.study_words import best_word, describe_front, describe_history, describe_levels, describe_steps, standing
 from dashboards.ways_figure import describe_ways, ways_data, ways_figure
-from dashboards.words import MISSING, count, percent
+from dashboards.words import MISSING, count, percent, short
 from dashboards.work import acts_on, cancel_job, resume_job
 from tracekit.errors import TracekitError
 from tracekit.jobs import JobStatus
@@ -268,4 +268,4 @@ def _plateau(study: Study, theme: Theme) -> Iterator[Any]:
 
 
 def _number(value: float | None) -> str:
-    return MISSING if value is None or value != value else f"{value:,.4g}"
+    return MISSING if value is None or value != value else short(value, 4)

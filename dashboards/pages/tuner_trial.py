@@ -12,7 +12,7 @@ from dashboards.address import Address, parse_address
 from dashboards.palette import GRID_THEME
 from dashboards.queries import RunBook
 from dashboards.study_jobs import study_named
-from dashboards.words import percent, seconds
+from dashboards.words import percent, seconds, short
 from dashboards.work import UNDER_WAY, start_job
 from tracekit.errors import TracekitError, UsageError
 from tracekit.experiments.knobs import knob_text
@@ -104,7 +104,7 @@ def _figures(study: Study, trial: Trial) -> str:
     first = study.objectives[0]
     if trial.state == "fail":
         return f"It failed: {trial.reason}."
-    value = "no value" if trial.estimate is None else f"{first.name} {trial.estimate:,.4g} {first.unit}"
+    value = "no value" if trial.estimate is None else f"{first.name} {short(trial.estimate, 4)} {first.unit}"
     if trial.state == "pruned":
         value = f"pruned after {trial.windows} of {len(study.windows)} windows, judged to come to {value}"
     met = "" if trial.attainment is None else f", {percent(trial.attainment)} met their SLO"

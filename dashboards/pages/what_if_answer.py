@@ -22,7 +22,7 @@ from dashboards.what_if_rows import (
     knees_of,
     needs_of,
 )
-from dashboards.words import MISSING, count, number, percent
+from dashboards.words import MISSING, count, number, percent, short
 from tracekit.metrics.slo import SloTable
 
 __all__ = ["answer_of"]
@@ -70,14 +70,14 @@ def _slo(document: Mapping[str, Any]) -> str:
     if default is None:
         return "by class or tenant"
     parts = ((part, default.limit(part)) for part in default.given())
-    return ", ".join(f"{part} ≤ {(limit or 0) / 1e9:g} s" for part, limit in parts) or "by class or tenant"
+    return ", ".join(f"{part} ≤ {short((limit or 0) / 1e9, 6)} s" for part, limit in parts) or "by class or tenant"
 
 
 def _knee(each: Knee) -> list[Any]:
-    factor = MISSING if not each.factor else f"{each.factor:.3g}" + (" and more" if each.open else "")
+    factor = MISSING if not each.factor else short(each.factor) + (" and more" if each.open else "")
     slope = MISSING if each.slope is None else f"{100 * each.slope:+.1f}"
     over = MISSING if each.over is None else f"{each.over:.2f}"
-    return [each.name, factor, number(each.per_s), over, f"{each.rate:g}", percent(each.now), slope, count(each.cards),
+    return [each.name, factor, number(each.per_s), over, short(each.rate), percent(each.now), slope, count(each.cards),
             number(each.per_s / each.cards)]  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def _beware(document: Mapping[str, Any]) -> Iterator[Any]:
     items = []
     for each in found:
         low, high = min(each.factors, default=0.0), max(each.factors, default=0.0)
-        between = f"x{low:.3g} to x{high:.3g}" if high > low else f"x{low:.3g}"
+        between = f"x{short(low)} to x{short(high)}" if high > low else f"x{short(low)}"
         where = "every point" if each.all else f"{len(each.factors)} points, {between}"
         items.append(html.Li([html.Strong(f"{each.name}, {where}: "), f"{each.why}."]))
     yield html.Div([html.P("Extrapolation:"), html.Ul(items)], className="notice")

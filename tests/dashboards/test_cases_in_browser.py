@@ -30,7 +30,8 @@ CARD = """() => {
 FIGURE = """name => {
     const plot = document.querySelector(`#${name} .js-plotly-plot`) || document.getElementById(name);
     const plain = each => each === undefined ? null : Array.from(each, value => value === null ? null : Number(value));
-    return JSON.stringify({sent: plot.data, data: plot._fullData.map(trace => [trace.name, plain(trace.x), plain(trace.y)]),
+    const places = trace => trace.x || (trace.dx && Array.from(trace.y, (_, at) => trace.x0 + at * trace.dx)) || undefined;
+    return JSON.stringify({sent: plot.data, data: plot._fullData.map(trace => [trace.name, plain(places(trace)), plain(trace.y)]),
         notes: plot.layout.annotations, shapes: plot.layout.shapes, range: plot.layout.xaxis.range});
 }"""
 WIDE = """() => [document.documentElement.scrollWidth, window.innerWidth,
@@ -303,12 +304,14 @@ def test_nothing_stands_in_anybodys_way(half: str, cases: Cases, site: Watched) 
 TWINS = """() => [...document.querySelectorAll('main .js-plotly-plot')].filter(plot => {
     const image = plot.closest('[role=group]');
     const said = image && (image.ariaLabel || document.getElementById(image.getAttribute('aria-describedby'))?.textContent);
-    return !said || !plot.closest('figure, section.card')?.querySelector('table');
+    const around = plot.closest('figure, section.card');
+    const saved = around?.querySelector(`[data-export=csv][data-chart=${plot.closest('[id]').id}]`);
+    return !said || !around?.querySelector('table') || !saved;
 }).map(plot => plot.closest('[id]').id)"""
 
 
 @pytest.mark.parametrize("half", HALVES)
-def test_pages_fit_and_every_chart_has_its_sentence_and_its_table(half: str, cases: Cases, site: Watched) -> None:
+def test_pages_fit_and_every_chart_has_its_sentence_its_table_and_ways_to_save_it(half: str, cases: Cases, site: Watched) -> None:
     """On a phone and at 4K."""
     address = f"run={cases.runs['slo']}&cmp={cases.runs['slo']}&cls=batch&t=2-40"
     site.go(f"verdict?{address}").page.wait_for_selector("#vd-said:not(:empty)")

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 from dash import no_update
 from dash.development.base_component import Component
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dashboards.address import Address, parse_address
 from dashboards.app import create_app
@@ -41,7 +43,7 @@ from dashboards.tail_figures import map_figure
 from dashboards.verdict_figure import excess_figure
 from dashboards.verdicts import cards_of, read_verdict
 from dashboards.waterfall import describe_lives, waterfall_figure
-from dashboards.words import count, percent, rate, seconds
+from dashboards.words import count, number, percent, rate, seconds, short
 from tests.dashboards.runs import recorded
 from tracekit.diagnosis.diagnose import diagnose
 from tracekit.diagnosis.verdict import build_verdict
@@ -57,6 +59,18 @@ def book(tight: RunBook) -> RunBook:
 
 def rows(book: RunBook, query: str) -> list[tuple[object, ...]]:
     return list(sql(book.store, query).rows)
+
+
+@given(st.floats(-1e18, 1e18) | st.sampled_from([0.9996, 999.6e-6, 999.6e-9, 3.6e6 * 1234, 1e-7, 999.96, 9999.6]))
+def test_numbers_are_read_without_an_exponent_and_mean_what_they_say(value: float) -> None:
+    units = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+    said, unit = seconds(value).split(" ")
+    assert float(said.replace(",", "")) * units[unit] == pytest.approx(value, rel=5.1e-3)
+    assert abs(float(said.replace(",", ""))) < 1000 or unit == "h"
+    for text, digits in ((number(value), 4), (short(value), 3), (rate(value).removesuffix("/s"), 3), (short(value, 9), 9)):
+        assert not set(text) & set("eE")
+        assert float(text.replace(",", "")) == pytest.approx(value, rel=0.51 * 10 ** (1 - digits))
+    assert not set(count(value) + percent(value)) & set("eE")
 
 
 def test_an_address_is_written_as_it_is_read() -> None:
@@ -243,7 +257,8 @@ def test_many_runs_side_by_side(book: RunBook) -> None:
     query = "SELECT median(ttft_ns) / 1e9 FROM outcomes WHERE run IN (1, 2, 4) GROUP BY run ORDER BY run"
     middle = [float(value) for (value,) in rows(book, query)]  # type: ignore[arg-type]
     row = by_name["TTFT P50"]
-    assert row.best == tuple(at for at, each in enumerate(middle) if each == min(middle)) and len(row.best) < 3
+    fastest = row.texts[middle.index(min(middle))]
+    assert row.best == tuple(at for at, text in enumerate(row.texts) if text == fastest) and len(row.best) < 3
     assert row.shares == pytest.approx([each / max(middle) for each in middle], rel=1e-6)
     assert all(len(each.texts) == len(each.shares) == 3 for each in found.rows)
     assert not by_name["Requests"].best  # the same in all, and no side is better

@@ -7,6 +7,7 @@ import io
 import xml.etree.ElementTree as ET
 from base64 import b64decode
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,12 @@ from dashboards.distribution import distribution_figure, distribution_of
 from dashboards.pages.timeline_answer import render
 from dashboards.palette import LIGHT
 from dashboards.queries import RunBook
-from dashboards.tail import percentiles
+from dashboards.request_rows import DRAWN, list_requests, lives_of
+from dashboards.tail import contrasts, percentiles, tail_map
+from dashboards.tail_figures import contrast_figure
 from dashboards.verdict_figure import excess_figure
 from dashboards.verdicts import Card, cards_of, read_verdict
+from dashboards.waterfall import waterfall_figure
 from tests.dashboards.browser import serving
 from tests.dashboards.watched import Watched
 
@@ -88,6 +92,19 @@ def test_the_csv_of_a_curve_and_of_bars_is_what_is_drawn(site: Watched, book: Ru
     data, view = book.data("1"), Address(run="1")
     curve = distribution_figure(distribution_of(data, view), percentiles(data, view), None, "TTFT", LIGHT)
     same(saved(site, "tl-cdf", "csv", tmp_path), curve, ("TTFT, seconds", "took as long or longer"))
+    head, *rows = csv.reader(io.StringIO(saved(site, "tl-map", "csv", tmp_path).decode()))
+    drawn = tail_map(data, view)
+    assert drawn is not None and head == ["latency, s", "arrival, seconds on the engine clock", "requests", "id"]
+    assert sum(int(row[2]) for row in rows if not row[3]) == drawn.n  # counts, not their logarithms
+    points = {int(row[3]): (float(row[1]), float(row[0])) for row in rows if row[3]}
+    assert points == {number: pytest.approx((at, value), rel=1e-4) for number, at, value in drawn.worst}
+    contrast = contrast_figure(contrasts(data, replace(view, cls="interactive"))[0], LIGHT)
+    site.go("tail?run=1&cls=interactive")
+    site.until("tl-contrasts", "selected|interactive|apart")
+    same(saved(site, "tl-contrast-0", "csv", tmp_path), contrast, ("x", "y"))
+    site.go("requests?run=1").until("rq-said", "selected")
+    lives = lives_of(data, tuple(row.request for row in list_requests(data, view).rows[:DRAWN]))
+    same(saved(site, "rq-figure", "csv", tmp_path), waterfall_figure(lives, LIGHT), ("seconds since arrival", "y"))
     site.open("verdict?run=1")
     document = read_verdict(book, "1").document
     bars = excess_figure(cards_of(document), document["unexplained"]["excess_s"], LIGHT)

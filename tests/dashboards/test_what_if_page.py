@@ -283,4 +283,5 @@ def test_asked_in_a_browser_from_a_run_and_answered(book: RunBook, watch: Callab
         page.set_viewport_size({"width": 390, "height": 800})
         page.wait_for_function("() => document.documentElement.scrollWidth <= innerWidth")
         page.evaluate("() => { document.querySelector('#wi-ask').open = true; }")
+        page.evaluate("() => document.querySelectorAll('main p').forEach(each => each.append('/a-long-path'.repeat(30)))")
         page.wait_for_function(f"() => document.querySelector('#wi-ask').open && !({OVER})().length")

@@ -117,8 +117,13 @@ def _check_rows(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
     for what, mine, theirs in pairs:
         if mine != theirs:
             names = [each for each in {**(mine or {}), **(theirs or {})} if (mine or {}).get(each) != (theirs or {}).get(each)]
-            said = ", ".join(f"{each} {shown((mine or {}).get(each))} and {shown((theirs or {}).get(each))}" for each in names)
+            said = ", ".join(_both(each, (mine or {}).get(each), (theirs or {}).get(each)) for each in names)
             raise NotComparableError(f"{what}: {said}")
+
+
+def _both(name: str, mine: Any, theirs: Any) -> str:
+    """A part and its two values, by its name alone where they are tables."""
+    return name if isinstance(mine, Mapping) or isinstance(theirs, Mapping) else f"{name} {shown(mine)} and {shown(theirs)}"
 
 
 def _setup(row: Mapping[str, Any], part: str) -> dict[str, Any]:
