@@ -42,18 +42,6 @@ def map_figure(found: TailMap, address: Address, theme: Theme) -> dict[str, Any]
         "hoverinfo": "skip",
         "meta": {"y": "log10", "z": "log1p", "name": "latency, s", "value": "requests"},
     }
-    points = {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "slowest",
-        "x": packed(np.array([each[1] for each in found.worst]), "f4"),
-        "y": packed(np.log10([each[2] for each in found.worst]), "f4"),
-        "customdata": [each[0] for each in found.worst],
-        "text": [seconds(each[2]) for each in found.worst],
-        "meta": {"y": "log10"},
-        "marker": {"size": 6, "color": theme.recomputed, "line": {"width": 0.5, "color": theme.text}},
-        "hovertemplate": "request %{customdata}: %{text}<extra></extra>",
-    }
     layout = plain_layout(theme, 380, "arrival, seconds on the engine clock", "")
     layout["margin"]["t"] = 10
     layout["yaxis"] = {"tickvals": ticks, "ticktext": texts, "gridcolor": theme.grid, "zeroline": False}
@@ -66,7 +54,22 @@ def map_figure(found: TailMap, address: Address, theme: Theme) -> dict[str, Any]
         layout["shapes"] += [_edge(at, theme) for at in address.t if found.x[0] <= at <= found.x[-1]]
     if address.arrived_s is not None or address.latency_s is not None:
         layout["shapes"].append(_box(found, address, theme))
-    return {"data": [heat, points], "layout": layout}
+    return {"data": [heat, _points(found, theme)], "layout": layout}
+
+
+def _points(found: TailMap, theme: Theme) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "slowest",
+        "x": packed(np.array([each[1] for each in found.worst]), "f4"),
+        "y": packed(np.log10([each[2] for each in found.worst]), "f4"),
+        "customdata": [each[0] for each in found.worst],
+        "text": [seconds(each[2]) for each in found.worst],
+        "meta": {"y": "log10"},
+        "marker": {"size": 6, "color": theme.recomputed, "line": {"width": 0.5, "color": theme.text}},
+        "hovertemplate": "request %{customdata}: %{text}<extra></extra>",
+    }
 
 
 def _line(at: float, theme: Theme) -> dict[str, Any]:
