@@ -96,9 +96,17 @@ def checked(upload: Upload) -> dict[str, Any]:
     except (subprocess.TimeoutExpired, ValueError):
         raise UsageError(f"{shown(upload.path.name)}: could not be checked; try tracekit validate FILE") from None
     if document.get("schema") != "tracekit.validate/1":
-        raise UsageError(f"{shown(upload.path.name)}: {shown(document.get('error', 'could not be checked'), 400)}")
+        said = shown(_nameless(str(document.get("error", "could not be checked")), upload), 400)
+        raise UsageError(said if said.startswith(upload.path.name) else f"{shown(upload.path.name)}: {said}")
     found: dict[str, Any] = document
+    if found["refused"]:
+        found["refused"] = _nameless(str(found["refused"]), upload)
     return found
+
+
+def _nameless(text: str, upload: Upload) -> str:
+    """A message without where uploads lie, which is nothing that a browser needs to know."""
+    return text.replace(str(upload.path), upload.path.name)
 
 
 def _refuse_bombs(data: bytes, name: str) -> None:

@@ -24,7 +24,7 @@ from tracekit.store import Store, load_run
 
 __all__ = [
     "DEFAULT_PROFILE", "ENGINES", "LONGEST", "ROUTERS", "ConfigError", "ReplayOrder", "again_words", "checked_policy",
-    "profiles_known", "replay_words", "run_words", "tune_words",
+    "policy_notes", "profiles_known", "replay_words", "run_words", "tune_words",
 ]  # fmt: skip
 
 LONGEST = 20_000
@@ -123,6 +123,15 @@ def checked_policy(text: str, sets: tuple[str, ...], profile: str, default: str 
     if any("=" not in pair or len(pair) > 400 for pair in sets):
         raise UsageError("settings: expected KNOB=VALUE, one a line")
     return build_policy(load_profile(profile), text or default, sets)
+
+
+def policy_notes(text: str, sets: tuple[str, ...], profile: str) -> list[str]:
+    """What of a pasted command line is ignored, or is not what the profile has; other remarks come with every policy. Errors:
+    those of ``checked_policy``."""
+    if not text.strip():
+        return []
+    found = checked_policy(text, sets, profile).notes
+    return [note for note in found if " is ignored: " in note or note.startswith("the command ")]
 
 
 def _slo_words(slo: Mapping[str, Any]) -> list[str]:

@@ -8,21 +8,22 @@ from typing import Any
 from dash import Dash, Input, Output, State, dcc, html, no_update
 
 from dashboards.markup import aria, control, data_table
-from dashboards.ordering import KNOBS, loaded_traces, profiles_options, uploads_folder, words_of
+from dashboards.ordering import KNOBS, loaded_traces, order_of, profiles_options, uploads_folder, words_of
 from dashboards.queries import RunBook
 from dashboards.uploads import KINDS, MOST_BYTES, checked, decoded, keep
 from dashboards.words import count, seconds
 from dashboards.work import start_job
 from tracekit.errors import TracekitError
-from tracekit.orders import DEFAULT_PROFILE, ENGINES, ROUTERS, ConfigError
+from tracekit.orders import DEFAULT_PROFILE, ENGINES, ROUTERS, ConfigError, policy_notes
 from tracekit.profile_files import MOST_BYTES as MOST_PROFILE
-from tracekit.profile_files import keep_profile
+from tracekit.profile_files import keep_profile, profile_word
 
-__all__ = ["layout", "profiles", "quarantine", "register"]
+__all__ = ["layout", "profiles", "quarantine", "register", "remarks"]
 
 FIELDS = ("trace", "engine", "profile", "policy", *KNOBS, "replicas", "router", "more", "slo", "window", "limit", "name")
 PLAIN_ROUTERS = tuple(each for each in ROUTERS if "(" not in each)
 """Those that take no weights; ``weighted(...)`` goes below *More settings*."""
+_LARGE = "replay it with tracekit replay FILE, and it is listed here"
 WIDE = {"minWidth": "min(220px, 100%)"}
 _PROFILE = f"Or drop a fitted profile here, or choose one: TOML as tracekit calibrate writes it, at most {MOST_PROFILE >> 10} KiB"
 HINTS = {
@@ -44,7 +45,7 @@ def layout() -> Any:
             control("Loaded or sent", "rp-trace", dcc.Dropdown(id="rp-trace", placeholder="none yet"), style={"maxWidth": 640}),
             dcc.Loading(
                 [
-                    dcc.Upload(html.Button(sent, type="button", className="drop"), id="rp-upload", max_size=MOST_BYTES),
+                    _upload("rp-upload", sent, MOST_BYTES, "rp-checked", _LARGE),
                     html.Div(id="rp-checked"),
                 ],
                 delay_show=300,
@@ -60,7 +61,7 @@ def layout() -> Any:
                 ],
                 className="controls",
             ),
-            dcc.Upload(html.Button(_PROFILE, type="button", className="drop"), id="rp-profile-upload", max_size=MOST_PROFILE),
+            _upload("rp-profile-upload", _PROFILE, MOST_PROFILE, "rp-profile-said", "expected a profile in TOML"),
             html.P(id="rp-profile-said", className="hint", role="status"),
             html.Div([_area("Policy", "policy"), _area("More settings", "more")], className="controls areas"),
             html.H2("3. What is asked of it"),
@@ -68,9 +69,16 @@ def layout() -> Any:
             html.Div([html.Button("Replay", id="rp-start", type="button", className="button")], className="ways"),
             html.P(id="rp-said", role="status", className="summary"),
             html.P(id="rp-command", className="hint"),
+            html.P(id="rp-notes", className="hint"),
             dcc.Store(id="rp-sent"),
         ]
     )  # fmt: skip
+
+
+def _upload(name: str, text: str, most: int, said: str, instead: str) -> Any:
+    """Where a file can be dropped; ``said``: the id of what says that one is too large, with what to do ``instead``."""
+    data: dict[str, Any] = {"data-most": str(most), "data-said": said, "data-instead": instead}
+    return html.Div(dcc.Upload(html.Button(text, type="button", className="drop"), id=name, max_size=most), **data)
 
 
 def _profiles() -> Any:
@@ -137,10 +145,11 @@ def _register_profiles(app: Dash, book: RunBook) -> None:
 def _register_start(app: Dash, book: RunBook) -> None:
     form = [(f"rp-{name}", "value") for name in FIELDS]
 
-    def preview(*values: Any) -> str:
-        return command_line(book, dict(zip(FIELDS, values, strict=True)))
+    def preview(*values: Any) -> tuple[str, str]:
+        given = dict(zip(FIELDS, values, strict=True))
+        return command_line(book, given), remarks(book, given)
 
-    app.callback(Output("rp-command", "children"), *(Input(*each) for each in form))(preview)
+    app.callback(Output("rp-command", "children"), Output("rp-notes", "children"), *(Input(*each) for each in form))(preview)
 
     def start(clicks: int | None, *values: Any) -> Any:
         return begin(book, dict(zip(FIELDS, values, strict=True))) if clicks else no_update
@@ -212,6 +221,16 @@ def command_line(book: RunBook, form: dict[str, Any]) -> str:
         return "From the shell: " + shlex.join(["tracekit", *words_of(book, form)])
     except (TracekitError, ConfigError) as error:
         return f"Not yet: {error}" if form.get("trace") else ""
+
+
+def remarks(book: RunBook, form: dict[str, Any]) -> str:
+    """What of a pasted command line counts for nothing here, or differs from the profile; nothing where nothing can be said."""
+    try:
+        order = order_of(book, form)
+        notes = policy_notes(order.policy, order.sets, profile_word(book.store, order.profile))
+    except (TracekitError, ConfigError):
+        return ""
+    return f"Of this policy: {'; '.join(notes)}." if notes else ""
 
 
 def begin(book: RunBook, form: dict[str, Any]) -> Any:

@@ -20,6 +20,7 @@ from dashboards.live import live_of, live_strip
 from dashboards.pages.verdict_live import render_live
 from dashboards.queries import RunBook
 from dashboards.so_far import SoFarKeeper
+from dashboards.uploads import MOST_BYTES
 from replay_engine.tables import TABLES
 from tests.dashboards.browser import served
 from tests.dashboards.runs import in_a_killed_process, iteration_rows, recorded, spooled
@@ -184,6 +185,12 @@ def test_from_a_file_to_its_verdict_live_killed_and_resumed(
     with served(store.path) as url:
         shown = watch(url).open("replay")
         page = shown.page
+        large = tmp_path / "large.csv"
+        with large.open("wb") as file:
+            file.truncate(MOST_BYTES + 1)
+        for name, said, most in (("rp-upload", "rp-checked", "64 MiB"), ("rp-profile-upload", "rp-profile-said", "256 KiB")):
+            page.locator(f"#{name} input[type=file]").set_input_files(str(large))
+            shown.until(said, f"large.csv: more than {most}")
         page.locator("#rp-upload input[type=file]").set_input_files(str(trace))
         shown.until("rp-checked", "read as canonical_jsonl, 6,000 of 6,000 rows")
         shown.until("rp-command", "From the shell: tracekit replay .*trace.jsonl")

@@ -177,6 +177,21 @@ def test_what_is_too_large_or_of_another_kind_is_refused(
     assert not list(tmp_path.iterdir())
 
 
+def test_what_is_said_of_a_file_does_not_say_where_it_lies(book: RunBook) -> None:
+    for data in (b"a,b\n1,2\n", b"\x00\x01" * 600, b"timestamp,input_length,output_length\nx,5,5\n"):
+        known, shown = replay_page.take(book, sent(data), "mine.csv", {})
+        assert known is no_update and "mine.csv" in str(shown) and str(book.store.folder) not in str(shown), shown
+
+
+def test_what_of_a_pasted_line_counts_for_nothing_is_said(book: RunBook) -> None:
+    form = {"trace": "trace:demo_trace", "profile": "h100-llama-3.1-8b"}
+    line = "vllm serve m --max-num-seqs 8 --unknown-flag 3 --tensor-parallel-size 2"
+    said = replay_page.remarks(book, {**form, "policy": line})
+    assert "--unknown-flag is ignored" in said and "tensor parallel 2" in said and "max-num-seqs" not in said
+    for policy in ("", "vllm serve --max-num-seqs 8", "[scheduler]\nmax_num_seqs = 8", "[scheduler]\nno_knob = 8"):
+        assert replay_page.remarks(book, {**form, "policy": policy}) == ""
+
+
 def test_a_fitted_profile_that_is_sent_can_be_chosen_from_then_on(book: RunBook) -> None:
     text = replace(load_profile("l40s"), name="fitted-here").to_toml()
     listed, picked, said = replay_page.profiles(book, sent(text.encode()), "fit of ours.TOML")
