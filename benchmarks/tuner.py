@@ -10,8 +10,11 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +41,7 @@ from tuner.lookup import Lookup
 from tuner.objective import goodput
 from tuner.plan import TunedTrace, TunePlan
 from tuner.plateau import choose
-from tuner.proofs import PROOF, Proofs
+from tuner.proofs import Proofs
 from tuner.proposing import FULL, PointSampler, distributions_of
 from tuner.search import MARGINS, Budget, Searcher
 from tuner.space import Point
@@ -98,11 +101,13 @@ def _grid_figures(prepared: Prepared, grid: Grid, cache: Path) -> dict[str, Figu
     share = float(held[grid.points.index(taken)] / held[best])
     what = f"{len(grid.points):,} configurations, x{prepared.workload.rate:g}, {prepared.workload.slo}"
     median = float(np.median(held) / held[best])
+    current = float(held[grid.points.index(prepared.space.point_of(prepared.policy))] / held[best])
     return {
         f"{name}_share_of_best": Figure(value=share, unit="", target=SHARE, note=f"{TRIALS} trials took {list(taken.values())};"
                                         f" best of {what}: {list(grid.points[best].values())}"),
         f"{name}_best_attains": Figure(value=float(grid.attained[best]), unit="", target=0.70, note="0.70 to 0.95 asked"),
         f"{name}_median_of_best": Figure(value=median, unit="", target=0.85, at_most=True),
+        f"{name}_current_of_best": Figure(value=current, unit="", target=SHARE, at_most=True, note="where a search begins"),
     }  # fmt: skip
 
 
@@ -144,14 +149,15 @@ def _trials_to(goal: float, grid: Grid, index: dict[Any, int], prepared: Prepare
     for number in range(len(grid.points)):
         point = first if number == 0 else propose(trials, np.random.default_rng([seed, number]))
         at = index[tuple(point.items())]
-        row, proof = grid.held[at], {} if grid.proofs[at] is None else {PROOF: grid.proofs[at]}
+        row = grid.held[at]
         so_far = np.cumsum(row) / np.arange(1, len(row) + 1)
         cut = next((w for w in range(len(row) - 1) if best is not None and so_far[w] < (1 - MARGINS[w]) * best[w]), None)
         if cut is None:
-            trial = create_trial(params=point, distributions=distributions, value=float(so_far[-1]), user_attrs=proof)
+            trial = create_trial(params=point, distributions=distributions, value=float(so_far[-1]),
+                                 user_attrs=grid.learnt(at, len(row)))  # fmt: skip
             best = so_far if best is None or so_far[-1] > best[-1] else best
         else:
-            full = {FULL: float(best[-1] * so_far[cut] / best[cut]), **proof}
+            full = {FULL: float(best[-1] * so_far[cut] / best[cut]), **grid.learnt(at, cut + 1)}
             trial = create_trial(state=TrialState.PRUNED, params=point, distributions=distributions, user_attrs=full)
         trial.number = number
         trials.append(trial)
@@ -227,8 +233,10 @@ def _study(scratch: Path, seed: int) -> tuple[bool, float]:
     return gain.low <= after / before - 1 <= gain.high, (gain.high - gain.low) / max(abs(gain.estimate), 1e-9)
 
 
-def _intervals(scratch: Path) -> dict[str, Figure]:
-    found = [_study(scratch, seed) for seed in range(STUDIES)]
+def _intervals(scratch: Path, jobs: int) -> dict[str, Figure]:
+    """Studies of fresh traffic, shared out among ``jobs`` processes."""
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_quietly) as pool:
+        found = list(pool.map(_study, [scratch] * STUDIES, range(STUDIES)))
     inside = sum(each for each, _ in found) / len(found)
     widths = statistics.median(width for _, width in found)
     return {
@@ -237,9 +245,18 @@ def _intervals(scratch: Path) -> dict[str, Figure]:
     }
 
 
+def _quietly() -> None:
+    """In each process that carries out studies."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    sys.stdout = sys.stderr  # what ``synth`` prints is no figure
+
+
 def measure(options: argparse.Namespace) -> Report:
     """All figures of the parts asked for."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    parts: dict[str, Callable[[Path], dict[str, Figure]]] = {
+        "speed": _speed, "workers": _workers, "intervals": lambda folder: _intervals(folder, options.jobs),
+    }  # fmt: skip
     report = Report(benchmark="tuner", notes=["goodput of all windows together; hold-out windows are never searched"])
     cache = Path(options.cache)
     for name in options.traces if {"grid", "random"} & set(options.only) else ():
@@ -252,7 +269,7 @@ def measure(options: argparse.Namespace) -> Report:
         if "random" in options.only:
             report.figures |= _random_figures(prepared, grid)
     with tempfile.TemporaryDirectory(prefix="tracekit-bench-") as folder:
-        for part, run in (("speed", _speed), ("workers", _workers), ("intervals", _intervals)):
+        for part, run in parts.items():
             if part in options.only:
                 report.figures |= run(Path(folder))
     report.figures["python_reference"] = reference_figure()
@@ -261,7 +278,7 @@ def measure(options: argparse.Namespace) -> Report:
 
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cache", default=str(Path(tempfile.gettempdir()) / "tracekit-tuner-grid"), help="where grids are kept")
-    parser.add_argument("--jobs", type=int, default=2, help="processes that replay a grid")
+    parser.add_argument("--jobs", type=int, default=2, help="processes that replay a grid, or carry out studies")
     parser.add_argument("--traces", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS), help="grids to measure on")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts to measure")
 

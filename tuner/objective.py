@@ -16,7 +16,10 @@ from typing import Literal
 from tracekit.errors import UsageError, shown
 from tuner.cells import Result
 
-__all__ = ["OBJECTIVES", "Objective", "attainment", "bisect_rate", "fewest", "goodput", "parse_objectives", "value_of"]
+__all__ = [
+    "OBJECTIVES", "Objective", "attainment", "bisect_rate", "fewest", "goodput", "parse_objectives", "parts_met",
+    "value_of",
+]  # fmt: skip
 
 PER_MILLION = 1e6
 
@@ -71,6 +74,13 @@ def attainment(results: Sequence[Result]) -> float:
     return sum(result["met"] for result in results) / n if n else 0.0
 
 
+def parts_met(results: Sequence[Result]) -> list[float]:
+    """Attainment, then the share of all requests that did not miss each part of the SLO, by the part's name."""
+    n = sum(result["n"] for result in results) or 1
+    parts = sorted({part for result in results for part in result["missed"]})
+    return [attainment(results), *(1 - sum(result["missed"].get(part, 0) for result in results) / n for part in parts)]
+
+
 def value_of(objective: str, results: Sequence[Result], *, price: float | None = None, cards: int = 1) -> float:
     """``goodput`` or ``cost`` of a configuration's windows; a cost without a token that met its SLO is infinite."""
     if objective == "goodput":
@@ -117,4 +127,3 @@ def fewest(holds: Callable[[int], bool], *, start: int = 1, most: int = 1024) ->
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle, high)
     return high
-

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from tuner.space import Point
 
 __all__ = ["PROOF", "Proofs", "proof_of"]
 
+Mark = tuple[tuple[str, Any], ...]
 PROOF = "proof"
 """Attribute of a trial that has ended: what ``proof_of`` says."""
 
@@ -33,23 +33,28 @@ class Proofs:
 
     def __init__(self, plan: TunePlan) -> None:
         self._plan = plan
-        self._policies: dict[str, tuple[str | None, Limits, float] | None] = {}
+        self._policies: dict[Mark, tuple[str | None, Limits, float] | None] = {}
+        self._looked_at: dict[Mark, set[int]] = {}
         self._rest = rest_of(plan.policy)
 
     def known(self, trials: Sequence[FrozenTrial], point: Point) -> bool:
         """Whether ``point`` comes to what one of ``trials`` came to, on all windows that this one replayed."""
-        found = self._derived(point)
+        mark = tuple(point.items())
+        found = self._derived(mark, point)
         if found is None or found[0] is None:
             return False
         rest, limits, watermark = found
-        return any(
-            proof["rest"] == rest and all(alike(marks, tuple(one), limits, watermark) for one, marks in proof["windows"])
-            for trial in trials
-            if (proof := trial.user_attrs.get(PROOF)) is not None
-        )
+        before = self._looked_at.setdefault(mark, set())  # a trial that proves nothing of a point never will
+        for trial in trials:
+            proof = None if trial.number in before else trial.user_attrs.get(PROOF)
+            if proof is None:
+                continue
+            if proof["rest"] == rest and all(alike(marks, tuple(one), limits, watermark) for one, marks in proof["windows"]):
+                return True
+            before.add(trial.number)
+        return False
 
-    def _derived(self, point: Mapping[str, Any]) -> tuple[str | None, Limits, float] | None:
-        mark = json.dumps(point, sort_keys=True, default=str)
+    def _derived(self, mark: Mark, point: Mapping[str, Any]) -> tuple[str | None, Limits, float] | None:
         if mark not in self._policies:
             try:
                 policy = self._plan.policy_at(dict(point))

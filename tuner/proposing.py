@@ -1,10 +1,10 @@
 """Which point is tried next: an Optuna sampler over a ``Space``.
 
 First the study's queued points (the current policy, the engine's defaults); then the two knobs that share an iteration between
-prompts and decodes, each alone at the lower quartile of its levels and both together, everything else as it is; then a few that
-lie far from all others, then where a Gaussian process expects the most improvement. A point that was tried, is being tried, is
-no configuration, or is proved to come to what another came to is never proposed. Points that are being tried count as what the
-process expects of them, so that workers side by side do not crowd.
+prompts and decodes, the first alone at the lower quartile of its levels and both together, everything else as it is, or, where
+there are no such knobs, a few points that lie far from all others; then where Gaussian processes expect the most improvement.
+A point that was tried, is being tried, is no configuration, or is proved to come to what another came to is never proposed.
+Points that are being tried count as what is expected of them, so that workers side by side do not crowd.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from tuner.space import BUDGET, CHUNK, SEQS, Point, Space
-from tuner.surrogate import Floats, Surrogate, encode, expected_improvement
+from tuner.surrogate import Floats, Product, encode, expected_improvement
 
 __all__ = [
-    "FULL", "FittingSampler", "PointSampler", "distributions_of", "estimated_value", "first_moves", "point_of_trial",
+    "FULL", "PARTS", "FittingSampler", "PointSampler", "distributions_of", "estimated_value", "first_moves", "point_of_trial",
 ]  # fmt: skip
 
 MOST = 4096
@@ -35,6 +35,8 @@ HOPELESS = 0.15
 Known = Callable[[Sequence[FrozenTrial], Point], bool]
 FULL = "full_value"
 """Attribute of a pruned trial: what it would have come to, judged by the best trial on the same windows."""
+PARTS = "parts"
+"""Attribute of a trial whose value is its attainment over time: attainment, then the share that met each part of the SLO."""
 
 
 def distributions_of(space: Space) -> dict[str, BaseDistribution]:
@@ -64,7 +66,7 @@ class PointSampler(BaseSampler):
         self._seed = seed
         self._sign = sign
         self._known = known
-        self._parameters: Floats | None = None
+        self._parameters: dict[int, Floats] = {}
         self._all: list[Point] | None = list(space.points()) if space.size <= MOST else None
         self._codes = None if self._all is None else encode(space, self._all)
         self._marks = [_mark(point) for point in self._all or ()]
@@ -86,12 +88,13 @@ class PointSampler(BaseSampler):
         """The next point. ``LookupError`` when every point was tried."""
         tried = [point_of_trial(trial) for trial in trials]
         left_out = {_mark(p) for p in (*tried, *self.excluded)}
-        for point in first_moves(self._space, min(trials, key=lambda t: t.number).params) if tried else ():
+        moves = first_moves(self._space, min(trials, key=lambda t: t.number).params) if tried else []
+        for point in moves:
             if _mark(point) not in left_out and not self._proved(trials, point):
                 return point
         candidates, codes = self._candidates(trials, rng, left_out)
         values = [(t, v) for t in trials if (v := estimated_value(t)) is not None and np.isfinite(v)]
-        if len(values) < 2 or len(tried) < 2 + SPREAD_OUT:
+        if len(values) < 2 or len(tried) < (1 + len(moves) if moves else 2 + SPREAD_OUT):
             order = _farthest(codes, encode(self._space, tried) if tried else codes[:0], rng) if candidates else []
         else:
             order = self._by_gain(trials, values, codes, rng) if candidates else []
@@ -108,14 +111,18 @@ class PointSampler(BaseSampler):
         """Candidates by the improvement that is expected of them."""
         x = encode(self._space, [point_of_trial(t) for t, _ in values])
         y = self._sign * np.array([value for _, value in values])
-        y = np.maximum(y, y.max() - HOPELESS * abs(y.max()))  # how bad the hopeless ones are does not matter
-        model = Surrogate.fit(x, y, rng, self._parameters)
+        shares = _shares(values, float(y.max()))
+        if shares is None:
+            y = np.maximum(y, y.max() - HOPELESS * abs(y.max()))  # how bad the hopeless ones are does not matter
+            shares = np.ones((len(y), 0))
+        else:
+            y = y / y.max() * max(t.user_attrs[PARTS][0] for t, _ in values if t.state == TrialState.COMPLETE)
+        model = Product(x, shares, y, rng, self._parameters)
         self._parameters = model.parameters
         done = {t.number for t, _ in values}
         waiting = [point_of_trial(t) for t in trials if t.number not in done and t.state == TrialState.RUNNING]
         if waiting:
-            more = encode(self._space, waiting)
-            model = Surrogate.fit(np.vstack([x, more]), np.concatenate([y, model.predict(more)[0]]), rng, self._parameters)
+            model.expect(encode(self._space, waiting))
         gain = expected_improvement(*model.predict(codes), float(y.max()))
         found: list[int] = np.argsort(-gain, kind="stable").tolist()
         return found
@@ -162,6 +169,16 @@ def _mark(point: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(sorted((name, str(level)) for name, level in point.items()))
 
 
+def _shares(values: Sequence[tuple[FrozenTrial, float]], best: float) -> Floats | None:
+    """Shares of the requests that met each part of the SLO, ``[trials, parts]``; ``None`` where a trial does not say, or none is
+    good."""
+    parts = [t.user_attrs.get(PARTS) for t, _ in values]
+    whole = any(t.state == TrialState.COMPLETE for t, _ in values)
+    if best <= 0 or not whole or any(part is None or len(part) != len(parts[0] or ()) for part in parts):
+        return None
+    return np.array([part[1:] for part in parts if part is not None], np.float64)
+
+
 def _farthest(codes: Floats, tried: Floats, rng: np.random.Generator) -> list[int]:
     """64 random candidates, those first that are farthest from all that was tried; then the others."""
     some = rng.permutation(len(codes))
@@ -174,10 +191,10 @@ def _farthest(codes: Floats, tried: Floats, rng: np.random.Generator) -> list[in
 
 
 def first_moves(space: Space, current: Mapping[str, Any]) -> list[Point]:
-    """The token budget alone at the lower quartile of its levels, the cap on a chunk alone, then both; as many sequences as the
+    """The token budget alone at the lower quartile of its levels, then the cap on a chunk too; as many sequences as the
     current policy has, or as fit. What is no point of the space, or no change, is left out."""
     moves: list[Point] = []
-    for names in ((BUDGET,), (CHUNK,), (BUDGET, CHUNK)):
+    for names in ((BUDGET,), (BUDGET, CHUNK)):
         if not all(name in space.names and name in current for name in names):
             continue
         levels = {name: space.knob(name).levels for name in names}

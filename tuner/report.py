@@ -154,8 +154,16 @@ def _elsewhere(document: Mapping[str, Any]) -> Iterator[str]:
         yield "The same gain under other conditions:"
         yield from (f"  {row['case']}: {gain_text(row['gain'])}" for row in document["robustness"])
     for row in document["also"]:
-        holds = row["gain"]["estimate"] is None or row["gain"]["estimate"] > 0
-        yield f"On {shown(row['trace'])} it {'holds' if holds else 'DOES NOT HOLD'}: {gain_text(row['gain'])}"
+        yield f"On {shown(row['trace'])} it {_holds(row['gain'])}: {gain_text(row['gain'])}"
+
+
+def _holds(gain: Mapping[str, Any]) -> str:
+    """Whether a gain is one beyond the noise."""
+    if gain["verdict"] == "better":
+        return "holds"
+    if gain["verdict"] == "worse":
+        return "DOES NOT HOLD"
+    return "changes nothing" if gain["estimate"] == 0 else "cannot be told from no change"
 
 
 def _losers(losers: Mapping[str, Any] | None) -> Iterator[str]:

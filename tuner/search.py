@@ -12,9 +12,10 @@ from replay_engine.policy import Policy, apply_set
 from tracekit.errors import TracekitError
 from tuner.alike import rest_of
 from tuner.cells import FIGURES, Replays, Result
-from tuner.objective import Objective, attainment, bisect_rate, fewest, value_of
+from tuner.objective import Objective, attainment, bisect_rate, fewest, parts_met, value_of
 from tuner.plan import TunePlan
 from tuner.proofs import PROOF, proof_of
+from tuner.proposing import PARTS
 from tuner.study import Asked, TuneStudy
 
 __all__ = ["Budget", "Searcher", "evaluate"]
@@ -103,10 +104,10 @@ class Searcher:
             if at not in told:  # a trial that was taken over has told of some windows
                 asked.trial.report(value, at)
             if at + 1 < len(windows) and (full := self._hopeless(asked, objective, value, at)) is not None:
-                self.study.prune(asked, full, **_facts(results), **_proof(asked.policy, results))
+                self.study.prune(asked, full, **_learnt(objective, asked.policy, results))
                 return
         constraint = plan.target - attainment(results) if objective.name == "cost" else None
-        self.study.tell(asked, [value], constraint, **_facts(results), **_proof(asked.policy, results))
+        self.study.tell(asked, [value], constraint, **_learnt(objective, asked.policy, results))
 
     def _value(self, objective: Objective, results: list[Result]) -> float:
         return value_of(objective.name, results, price=self.plan.price, cards=self.plan.cards)
@@ -133,10 +134,13 @@ def _facts(results: list[Result]) -> dict[str, Any]:
             "iterations": sum(result["iterations"] for result in results)}  # fmt: skip
 
 
-def _proof(policy: Policy, results: list[Result]) -> dict[str, Any]:
-    """Which other configurations would come to the same."""
+def _learnt(objective: Objective, policy: Policy, results: list[Result]) -> dict[str, Any]:
+    """What a trial's windows say of others too: which come to the same, and by which part of the SLO requests are missed."""
     proof = proof_of(results, rest_of(policy))
-    return {} if proof is None else {PROOF: proof}
+    known: dict[str, Any] = {} if proof is None else {PROOF: proof}
+    if objective.name == "goodput":
+        known[PARTS] = parts_met(results)
+    return {**_facts(results), **known}
 
 
 def evaluate(plan: TunePlan, objective: Objective, policy: Policy, replays: Replays) -> float:

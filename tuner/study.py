@@ -18,12 +18,12 @@ from typing import Any
 import optuna
 from optuna.samplers import BaseSampler
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from replay_engine.config import ConfigError
 from replay_engine.policy import Policy
 from tuner.claims import Claims, FileClaims
+from tuner.journal import Journal
 from tuner.plan import TunePlan
 from tuner.postgres import PostgresClaims, check_url, optuna_url
 from tuner.proofs import Proofs
@@ -239,4 +239,4 @@ def _backend(folder: Path | None, storage: str | None) -> BaseStorage:
         return RDBStorage(optuna_url(storage), engine_kwargs={"pool_size": 2, "pool_pre_ping": True})
     assert folder is not None
     folder.mkdir(parents=True, exist_ok=True)
-    return JournalStorage(JournalFileBackend(str(folder / "study.journal")))
+    return JournalStorage(Journal(str(folder / "study.journal")))

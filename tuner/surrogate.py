@@ -1,10 +1,14 @@
 """A Gaussian process over the points of a space, and where it expects the most improvement. numpy only.
 
-Every ordered knob is one coordinate, the place of its level between 0 and 1 (a cap of 0, no cap, stands last); any other knob is
-one coordinate a level. A knob that is not active stands at the middle. The kernel is Matern 5/2 with a length per coordinate;
-lengths, noise and scale maximise the marginal likelihood under a wide prior for lengths of about half a knob's range (a knob may
-not matter at all), by a random search that starts at the last best. Optuna's own Gaussian process needs torch and scipy, and
-takes 100 ms a trial; this one takes a few.
+Every ordered knob is one coordinate, the place of its level between 0 and 1; any other knob is one coordinate a level. A knob
+that is not active stands at the middle. The cap on a prefill chunk stands where it takes effect: no chunk is larger than the
+token budget, so that no cap (0) and any cap above the budget are the budget. The kernel is Matern 5/2 with a length per
+coordinate; lengths, noise and scale maximise the marginal likelihood under a wide prior for lengths of about half a knob's
+range (a knob may not matter at all), by a random search that starts at the last best, a batch of tries at a time. Optuna's
+own Gaussian process needs torch and scipy, and takes 100 ms a trial; this one takes a few.
+
+Attainment is a product: what shares of the requests meet each part of their SLO, times what is left by their not being
+independent (``Product``). Each share follows the knobs more simply than the product, which has its best where they cross.
 """
 
 from __future__ import annotations
@@ -17,13 +21,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tuner.space import Space
+from tuner.space import BUDGET, CHUNK, Space
 
-__all__ = ["Surrogate", "encode", "expected_improvement"]
+__all__ = ["Product", "Surrogate", "encode", "expected_improvement"]
 
 Floats = npt.NDArray[np.float64]
-TRIES = 40
+BATCH, AFRESH, NEAR = 10, 2, 2
+"""Tries at a time, and batches of them: with some parameters as the prior has them, then all near the best."""
 JITTER = 1e-8
+SAME = 1e-9
+"""Values closer than this are one value."""
 LENGTH, SPREAD = math.log(0.5), 1.2
 """Prior of the log of a length: mean and standard deviation."""
 NOISE, NOISE_SPREAD = math.log(1e-5), 1.5
@@ -34,12 +41,26 @@ def encode(space: Space, points: Sequence[Mapping[str, Any]]) -> Floats:
     columns: list[list[float]] = []
     for knob in space.knobs:
         last = max(len(knob.levels) - 1, 1)
+        if knob.name == CHUNK and BUDGET in space.names and knob.ordered:
+            columns.append(_effective_caps(space, points))
+            continue
         at = [knob.index(point[knob.name]) if knob.name in point else None for point in points]
         if knob.ordered:
             columns.append([0.5 if i is None else i / last for i in at])
         else:
             columns += [[0.0 if i is None else 0.7 * (i == level) for i in at] for level in range(len(knob.levels))]
     return np.array(columns, np.float64).T.reshape(len(points), -1)
+
+
+def _effective_caps(space: Space, points: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Where the largest possible chunk lies among the levels of the cap, by its logarithm; the largest budget is the last."""
+    caps = sorted({level for level in space.knob(CHUNK).levels if level > 0})
+    top = max(space.knob(BUDGET).levels)
+    marks = [*caps, top] if not caps or top > caps[-1] else caps
+    at = np.linspace(0.0, 1.0, len(marks))
+    largest = [min(point.get(CHUNK, 0) or math.inf, point.get(BUDGET, top)) for point in points]
+    found: list[float] = np.interp(np.log(largest), np.log(marks), at).tolist()
+    return found
 
 
 @dataclass(slots=True)
@@ -56,23 +77,40 @@ class Surrogate:
     @classmethod
     def fit(cls, x: Floats, y: Floats, rng: np.random.Generator, start: Floats | None = None) -> Surrogate:
         """``x`` ``[n, d]``, ``y`` ``[n]``, larger is better; n of at least 2."""
-        mean, scale = float(y.mean()), float(y.std()) or 1.0
-        z = (y - mean) / scale
         best = np.full(x.shape[1] + 1, LENGTH)
         best[-1] = NOISE
         if start is not None and len(start) == len(best):
             best = start
-        score, factor, weights = _likelihood(x, z, best)
-        for attempt in range(TRIES):
-            if attempt < TRIES // 2:  # elsewhere in some of them, as the prior has it
-                afresh = np.append(rng.normal(LENGTH, SPREAD, len(best) - 1), rng.normal(NOISE, NOISE_SPREAD))
-                tried = np.where(rng.random(len(best)) < 0.5, afresh, best)
+        z = (y - y.mean()) / (float(y.std()) or 1.0)
+        squares = (x.T[:, :, None] - x.T[:, None, :]) ** 2
+        score = -math.inf
+        for batch in range(AFRESH + NEAR):
+            if batch < AFRESH:  # elsewhere in some of them, as the prior has it
+                noise = rng.normal(NOISE, NOISE_SPREAD, (BATCH, 1))
+                afresh = np.hstack([rng.normal(LENGTH, SPREAD, (BATCH, len(best) - 1)), noise])
+                tried = np.where(rng.random((BATCH, len(best))) < 0.5, afresh, best)
             else:
-                tried = best + rng.normal(0, 0.3, len(best)) * (rng.random(len(best)) < 0.6)
-            found = _likelihood(x, z, tried)
-            if found[0] > score:
-                (score, factor, weights), best = found, tried
-        return cls(x, best, mean, scale, factor, weights)
+                tried = best + rng.normal(0, 0.3, (BATCH, len(best))) * (rng.random((BATCH, len(best))) < 0.6)
+            if not batch:
+                tried = np.vstack([best, tried])
+            found = _likelihoods(squares, z, tried)
+            first = int(found.argmax())
+            if found[first] > score:
+                score, best = float(found[first]), tried[first]
+        return cls.given(x, y, best)
+
+    @classmethod
+    def given(cls, x: Floats, y: Floats, parameters: Floats) -> Surrogate:
+        """With parameters that are known."""
+        mean, scale = float(y.mean()), float(y.std()) or 1.0
+        matrix = _kernel(x, x, parameters)
+        matrix[np.diag_indices(len(x))] += _noise(parameters)
+        factor, weights = np.linalg.cholesky(matrix), np.linalg.solve(matrix, (y - mean) / scale)
+        return cls(x, parameters, mean, scale, np.asarray(factor, np.float64), np.asarray(weights, np.float64))
+
+    def with_expected(self, y: Floats, points: Floats) -> Surrogate:
+        """Told ``y`` again, and that ``points`` came to what is expected of them."""
+        return self.given(np.vstack([self.x, points]), np.concatenate([y, self.predict(points)[0]]), self.parameters)
 
     def predict(self, points: Floats) -> tuple[Floats, Floats]:
         """Mean and standard deviation of the value at ``points`` ``[m, d]``."""
@@ -90,19 +128,60 @@ def _kernel(a: Floats, b: Floats, parameters: Floats) -> Floats:
     return np.asarray((1 + root + root**2 / 3) * np.exp(-root), np.float64)
 
 
-def _likelihood(x: Floats, z: Floats, parameters: Floats) -> tuple[float, Floats, Floats]:
-    """Log marginal likelihood with the prior, the Cholesky factor, and the weights of the data."""
-    matrix = _kernel(x, x, parameters)
-    matrix[np.diag_indices(len(x))] += math.exp(min(parameters[-1], 0.0)) + JITTER
+def _noise(parameters: Floats) -> float:
+    return math.exp(min(parameters[-1], 0.0)) + JITTER
+
+
+def _likelihoods(squares: Floats, z: Floats, tried: Floats) -> Floats:
+    """Log marginal likelihood with the prior for each row of ``tried``. ``squares``: of differences, ``[d, n, n]``."""
+    square = np.tensordot(np.exp(-2 * tried[:, :-1]), squares, 1)
+    root = np.sqrt(5 * square)
+    matrices = (1 + root + root**2 / 3) * np.exp(-root)
+    at = np.arange(len(z))
+    matrices[:, at, at] += (np.exp(np.minimum(tried[:, -1], 0.0)) + JITTER)[:, None]
     try:
-        factor = np.linalg.cholesky(matrix)
-    except np.linalg.LinAlgError:
-        return -math.inf, matrix, z
-    half = np.linalg.solve(factor, z)
-    weights = np.linalg.solve(factor.T, half)
-    prior = (((parameters[:-1] - LENGTH) / SPREAD) ** 2).sum() + ((parameters[-1] - NOISE) / NOISE_SPREAD) ** 2
-    score = -0.5 * float(half @ half) - float(np.log(np.diag(factor)).sum()) - 0.5 * float(prior)
-    return score, np.asarray(factor, np.float64), np.asarray(weights, np.float64)
+        factors = np.linalg.cholesky(matrices)
+    except np.linalg.LinAlgError:  # one of them is singular to the last digit
+        return np.full(len(tried), -math.inf) if len(tried) == 1 else np.concatenate(
+            [_likelihoods(squares, z, each[None]) for each in tried])  # fmt: skip
+    half = np.linalg.solve(factors, np.broadcast_to(z[:, None], (len(tried), len(z), 1)))[..., 0]
+    prior = (((tried[:, :-1] - LENGTH) / SPREAD) ** 2).sum(1) + ((tried[:, -1] - NOISE) / NOISE_SPREAD) ** 2
+    found = -0.5 * (half**2).sum(1) - np.log(factors[:, at, at]).sum(1) - 0.5 * prior
+    return np.asarray(found, np.float64)
+
+
+class Product:
+    """Of shares, each of which has a process of its own, and one of what their product leaves of the value. ``parameters`` of an
+    earlier one are where the search for them begins, by column."""
+
+    def __init__(self, x: Floats, shares: Floats, y: Floats, rng: np.random.Generator, start: Mapping[int, Floats]) -> None:
+        """``x`` ``[n, d]``, ``shares`` ``[n, k]``, ``y`` ``[n]`` a share too."""
+        self._columns = [*shares.T, y - shares.prod(axis=1)]
+        self._processes = [
+            Surrogate.fit(x, column, rng, start.get(at)) if np.ptp(column) > SAME else float(column[0])
+            for at, column in enumerate(self._columns)
+        ]
+        self.parameters = {at: each.parameters for at, each in enumerate(self._processes) if isinstance(each, Surrogate)}
+
+    def expect(self, points: Floats) -> None:
+        """``points`` are being tried: they count as what is expected of them."""
+        self._processes = [each.with_expected(column, points) if isinstance(each, Surrogate) else each
+                           for each, column in zip(self._processes, self._columns, strict=True)]  # fmt: skip
+
+    def predict(self, points: Floats) -> tuple[Floats, Floats]:
+        """Mean and standard deviation of the value at ``points`` ``[m, d]``, the processes being independent."""
+        mean, square = np.ones(len(points)), np.ones(len(points))
+        for process in self._processes[:-1]:
+            own, spread = _told(process, points)
+            mean, square = mean * own, square * (own**2 + spread**2)
+        rest, spread = _told(self._processes[-1], points)
+        return mean + rest, np.sqrt(np.maximum(square - mean**2 + spread**2, 1e-14))
+
+
+def _told(process: Surrogate | float, points: Floats) -> tuple[Floats, Floats]:
+    if isinstance(process, Surrogate):
+        return process.predict(points)
+    return np.full(len(points), process), np.zeros(len(points))
 
 
 def expected_improvement(mean: Floats, spread: Floats, best: float) -> Floats:

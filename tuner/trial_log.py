@@ -6,6 +6,7 @@ whoever runs the study, wherever its trials were carried out. ``tracekit.studies
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -37,22 +38,29 @@ def describe_study(folder: Path, plan: TunePlan, *, job: str, trials: int) -> No
 
 
 class TrialLog:
-    """The writing side of ``trials.jsonl``: whole lines, each trial once."""
+    """The writing side of ``trials.jsonl``: whole lines, each trial once, however many commands share the study."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / TRIALS
-        self._there = {trial.number for trial in read_trials(folder)}
+        self._folder = folder
+        self._there: set[int] = set()
+        self._size = -1
 
     def follow(self, study: TuneStudy) -> None:
         """Append the trials that have ended since."""
-        new = [trial for trial in study.trials() if trial.number not in self._there]
-        if not new:
+        ended = study.trials()
+        if all(trial.number in self._there for trial in ended):
             return
-        lines = b"".join(json.dumps(_row(trial), default=str).encode() + b"\n" for trial in new)
-        torn = self._path.exists() and (text := self._path.read_bytes()) and not text.endswith(b"\n")
-        file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        file = os.open(self._folder / TRIALS, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            size = os.fstat(file).st_size
+            if size != self._size:  # another command has written meanwhile
+                self._there = {trial.number for trial in read_trials(self._folder)}
+            new = [trial for trial in ended if trial.number not in self._there]
+            lines = b"".join(json.dumps(_row(trial), default=str).encode() + b"\n" for trial in new)
+            torn = size and os.pread(file, 1, size - 1) != b"\n"
             os.write(file, b"\n" + lines if torn else lines)
+            self._size = os.fstat(file).st_size
         finally:
             os.close(file)
         self._there.update(trial.number for trial in new)

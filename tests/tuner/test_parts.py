@@ -24,10 +24,11 @@ from tracekit.traces.slicing import WHOLE
 from tracekit.traces.source import TraceSource
 from tuner.cells import CellFile
 from tuner.gains import gain_of
-from tuner.objective import attainment, bisect_rate, fewest, goodput, parse_objectives, value_of
-from tuner.proposing import FULL, FittingSampler, PointSampler, distributions_of, estimated_value, first_moves
+from tuner.journal import Journal
+from tuner.objective import attainment, bisect_rate, fewest, goodput, parse_objectives, parts_met, value_of
+from tuner.proposing import FULL, PARTS, FittingSampler, PointSampler, distributions_of, estimated_value, first_moves
 from tuner.space import BUDGET, CHUNK, SEQS, Knob, Space
-from tuner.surrogate import Surrogate, encode, expected_improvement
+from tuner.surrogate import Product, Surrogate, encode, expected_improvement
 from tuner.windows import StudyWindow, WindowSources, split_windows
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -80,11 +81,11 @@ def test_no_point_is_proposed_twice_and_then_there_is_none() -> None:
         sampler.propose(trials, np.random.default_rng(9))
 
 
-def test_the_first_moves_lower_what_shares_an_iteration_one_by_one_and_then_both() -> None:
+def test_the_first_moves_lower_what_shares_an_iteration() -> None:
     budgets, seqs, caps = (256, 512, 1024, 2048, 8192), (64, 256, 1024), (128, 256, 512, 1024, 0)
     space = Space(knobs=(Knob(name=BUDGET, levels=budgets), Knob(name=SEQS, levels=seqs), Knob(name=CHUNK, levels=caps)))
     moves = first_moves(space, {BUDGET: 8192, SEQS: 1024, CHUNK: 0})
-    assert [tuple(point.values()) for point in moves] == [(512, 256, 0), (8192, 1024, 256), (512, 256, 256)]
+    assert [tuple(point.values()) for point in moves] == [(512, 256, 0), (512, 256, 256)]
     assert [tuple(p.values()) for p in first_moves(space, {BUDGET: 512, SEQS: 64, CHUNK: 0})] == [(512, 64, 256)]
     assert first_moves(PLANE, {"a": 3, "b": 3}) == []
 
@@ -148,6 +149,72 @@ def test_the_process_goes_through_what_it_has_seen(seed: int, n: int) -> None:
     assert (far[1] > 0).all() and (spread <= far[1].max() + 1e-9).all()
 
 
+def early_and_steady(point: dict[str, Any]) -> list[float]:
+    """Attainment, then its two parts: one rises with ``a``, the other falls with it, both are best at some ``b``."""
+    early = 1 / (1 + math.exp(-(point["a"] - 7) * 1.1))
+    steady = math.exp(-(((point["b"] - 13) / 9) ** 2)) / (1 + math.exp((point["a"] - 12) * 1.1))
+    return [early * steady, early, steady]
+
+
+def test_parts_of_the_slo_are_learnt_one_by_one() -> None:
+    """Told by which part requests are missed, a search needs fewer trials than one that knows their product only."""
+    best = max(early_and_steady(point)[0] for point in PLANE.points())
+
+    def needed(seed: int, told: bool) -> int:
+        sampler, trials = PointSampler(PLANE, seed), []
+        for number in range(400):
+            point = sampler.propose(trials, np.random.default_rng([seed, number]))
+            parts = early_and_steady(point)
+            trials.append(create_trial(params=point, distributions=distributions_of(PLANE), value=10 * parts[0],
+                                       user_attrs={PARTS: parts} if told else {}))  # fmt: skip
+            trials[-1].number = number
+            if parts[0] >= 0.99 * best:
+                return number + 1
+        raise AssertionError("never")
+
+    told, untold = (statistics.median(needed(seed, each) for seed in range(7)) for each in (True, False))
+    assert told < untold, (told, untold)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), n=st.integers(3, 20), level=st.booleans())
+def test_a_product_goes_through_what_it_has_seen_and_is_less_sure_elsewhere(seed: int, n: int, level: bool) -> None:
+    rng = np.random.default_rng(seed)
+    points = [{"a": int(c) // 20, "b": int(c) % 20} for c in rng.choice(400, n, replace=False)]
+    parts = np.array([early_and_steady(point) for point in points])
+    if level:
+        parts[:, 2], parts[:, 0] = 0.5, parts[:, 1] * 0.5  # a part that is the same everywhere
+    x = encode(PLANE, points)
+    model = Product(x, parts[:, 1:], parts[:, 0], rng, {})
+    mean, spread = model.predict(x)
+    assert np.abs(mean - parts[:, 0]).max() <= 0.1
+    everywhere = encode(PLANE, list(PLANE.points()))
+    far = model.predict(everywhere)
+    assert (far[1] > 0).all() and spread.max() <= far[1].max() + 1e-9
+    model.expect(everywhere[:3])
+    assert (model.predict(everywhere[:3])[1] <= far[1][:3] + 1e-6).all(), "what is being tried is no news"
+
+
+def test_parts_by_value() -> None:
+    one = {"met": 40, "n": 50, "missed": {"ttft": 10, "tpot": 0, "not_finished": 2}}
+    two = {"met": 30, "n": 50, "missed": {"ttft": 0, "tpot": 20, "not_finished": 0}}
+    assert parts_met([one, two]) == pytest.approx([0.7, 0.98, 0.8, 0.9])  # not finished, TPOT, TTFT
+    assert parts_met([{"met": 0, "n": 0, "missed": {}}]) == [0.0]
+
+
+def test_a_cap_stands_where_it_takes_effect() -> None:
+    """No cap, and any cap that the budget is below, are the budget; the more may be computed at once, the larger."""
+    budgets = Knob(name=BUDGET, levels=(256, 1024, 4096, 16384))
+    space = Space(knobs=(budgets, Knob(name=CHUNK, levels=(64, 256, 1024, 4096, 0))))
+    seen = {}
+    for point in ({BUDGET: budget, CHUNK: cap} for budget in budgets.levels for cap in (64, 256, 1024, 4096, 0)):
+        seen.setdefault(min(point[CHUNK] or 10**9, point[BUDGET]), set()).add(float(encode(space, [point])[0, 1]))
+    assert all(len(places) == 1 for places in seen.values())
+    assert [min(seen[largest]) for largest in sorted(seen)] == pytest.approx([0, 0.25, 0.5, 0.75, 1])
+    alone = Space(knobs=(Knob(name=CHUNK, levels=(64, 256, 0)),))
+    assert encode(alone, [{CHUNK: 64}, {CHUNK: 256}, {CHUNK: 0}])[:, 0].tolist() == [0, 0.5, 1]
+
+
 def test_expected_improvement_by_value() -> None:
     """At a standard deviation of 1: phi(0) where the mean is the best; the gap itself where it is far above."""
     found = expected_improvement(np.array([1.0, 31.0, -30.0]), np.array([1.0, 1.0, 1.0]), 1.0)
@@ -208,6 +275,23 @@ def test_a_torn_line_costs_no_other_result(kept: list[int], cut: int, tmp_path_f
     CellFile(path).put("after", {"met": -1})
     assert CellFile(path).get("after") == reader.get("after") == {"met": -1}
     assert all(CellFile(path).get(str(key)) == {"met": key} for key in kept)
+
+
+@given(kept=st.integers(0, 6), long=st.booleans(), cut=st.integers(1, 40))
+def test_a_line_cut_short_costs_no_other_line_of_the_study(
+    kept: int, long: bool, cut: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("journal") / "study.journal"
+    lines = [{"op": number, "text": "x" * (70_000 if long else 3)} for number in range(kept + 1)]
+    Journal(str(path)).append_logs(lines)
+    path.write_bytes(path.read_bytes()[:-cut] if cut < 20 or not long else path.read_bytes()[: -30_000 * (cut % 3) or None])
+    whole = path.read_bytes().count(b"\n")
+    found = Journal(str(path))
+    assert list(found.read_logs(0)) == lines[:whole]
+    other = Journal(str(path))  # another process that has it open
+    found.append_logs([{"op": -1}])
+    other.append_logs([{"op": -2}])
+    assert list(found.read_logs(0)) == list(other.read_logs(0)) == [*lines[:whole], {"op": -1}, {"op": -2}]
 
 
 def window(at: int) -> StudyWindow:
@@ -293,5 +377,3 @@ def test_gains_by_value() -> None:
     assert (gain.low, gain.high) == (pytest.approx(0.4 - half, rel=1e-3), pytest.approx(0.4 + half, rel=1e-3))
     nothing = gain_of([result(0), result(0)], [result(5), result(5)])
     assert nothing.estimate is None and nothing.level == 0.5
-
-

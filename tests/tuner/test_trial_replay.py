@@ -16,6 +16,7 @@ from tracekit.store import Store, load_run, sql
 from tracekit.studies import list_studies, load_study, read_trials, trial_run_name
 from tuner import replay_trial, tune
 from tuner.cells import CELLS, CellFile
+from tuner.trial_log import TrialLog
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +44,20 @@ def test_the_log_has_every_trial_as_the_study_has_it(db: Path) -> None:
     assert [each.key for each in list_studies(Store(db))] == [found.key]
     worst = max(cell["figures"]["ttft_p99"] for cell in cells(db)[:3])
     assert found.trials[0].tails_ns["ttft_p99"] == worst
+
+
+def test_two_commands_of_one_study_log_each_trial_once(db: Path, tmp_path: Path) -> None:
+    """Whoever comes second sees what the first has written, and a line that was cut short is written again."""
+    study, logs = study_of(db), [TrialLog(tmp_path) for _ in range(2)]
+    for log in logs:
+        log.follow(study)
+    text = (tmp_path / "trials.jsonl").read_text()
+    assert [json.loads(line)["number"] for line in text.splitlines()] == list(range(8))
+    (tmp_path / "trials.jsonl").write_text(text[:-5])
+    for log in (*logs, TrialLog(tmp_path)):
+        log.follow(study)
+    assert [trial.number for trial in read_trials(tmp_path)] == list(range(8))
+    assert (tmp_path / "trials.jsonl").read_text().count('"number": 7') <= 2
 
 
 def test_a_log_that_was_cut_short_is_completed_and_a_torn_line_is_not_there(bursts: str, db: Path, tmp_path: Path) -> None:

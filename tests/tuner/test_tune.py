@@ -20,7 +20,9 @@ from tracekit.jobs import list_jobs
 from tracekit.store import Store
 from tracekit.store.files import read_json
 from tuner import TuneReport, tune
+from tuner.gains import gain_of
 from tuner.plan import TunePlan
+from tuner.report import render_report
 from tuner.study import TuneStudy, open_study
 
 SLO = "stall=60ms"
@@ -71,6 +73,20 @@ def test_a_smaller_budget_is_found_and_proved_on_windows_not_searched(report: tu
     assert document["losers"]["won"] > document["losers"]["lost"]
     for line in ("CHANGE: ", "  vLLM flags:  --", "Neighbours, one step of one knob: ", "The same gain under other conditions:"):
         assert line in report[0].text
+
+
+def test_another_trace_is_said_to_agree_only_beyond_the_noise(report: tuple[TuneReport, Path]) -> None:
+    def results(*met: int) -> list[dict[str, Any]]:
+        return [{"met": each, "n": 100, "window_s": 10.0} for each in met]
+
+    base = results(50, 52, 49)
+    levels = {"up": results(70, 73, 70), "down": results(30, 33, 28), "same": base, "noise": results(49, 54, 50)}
+    said = {name: gain_of(base, level).to_dict() for name, level in levels.items()}
+    text = render_report({**report[0].document, "also": [{"trace": name, "gain": gain} for name, gain in said.items()]})
+    lines = {line.split()[1]: line for line in text.splitlines() if line.startswith("On ")}
+    for name, expected in (("up", "holds: +40"), ("down", "DOES NOT HOLD: -"), ("same", "changes nothing: +0.0 %"),
+                           ("noise", "cannot be told from no change: +")):  # fmt: skip
+        assert lines[name].startswith(f"On {name} it {expected}"), lines[name]
 
 
 def test_the_first_trials_are_what_runs_and_the_defaults(bursts: str, tmp_path: Path) -> None:
