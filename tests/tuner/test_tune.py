@@ -84,7 +84,7 @@ def test_another_trace_is_said_to_agree_only_beyond_the_noise(report: tuple[Tune
     said = {name: gain_of(base, level).to_dict() for name, level in levels.items()}
     text = render_report({**report[0].document, "also": [{"trace": name, "gain": gain} for name, gain in said.items()]})
     lines = {line.split()[1]: line for line in text.splitlines() if line.startswith("On ")}
-    for name, expected in (("up", "holds: +40"), ("down", "DOES NOT HOLD: -"), ("same", "changes nothing: +0.0 %"),
+    for name, expected in (("up", "holds: +41.1 %"), ("down", "DOES NOT HOLD: -"), ("same", "changes nothing: +0.0 %"),
                            ("noise", "cannot be told from no change: +")):  # fmt: skip
         assert lines[name].startswith(f"On {name} it {expected}"), lines[name]
 
