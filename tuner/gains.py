@@ -57,8 +57,9 @@ def gain_of(base: Sequence[Result], level: Sequence[Result]) -> Gain:
     estimate = float(difference.mean()) / mean if mean > 0 else None
     low = high = None
     if n >= 2 and estimate is not None:
-        half = t_quantile(n - 1, PREDICTED) * float(difference.std(ddof=1)) * math.sqrt(2 / n) / mean
-        low, high = estimate - half, estimate + half
+        residual = after - (1 + estimate) * before
+        half = t_quantile(n - 1, PREDICTED) * float(residual.std(ddof=1)) * math.sqrt(2 / n) / mean
+        low, high = max(estimate - half, -1.0), estimate + half
     return Gain(
         n=n, requests=requests, base=mean, level=float(after.mean()),
         base_attainment=sum(r["met"] for r in base) / max(requests, 1),

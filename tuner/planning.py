@@ -59,7 +59,8 @@ def make_plan(store: Store, given: Mapping[str, Any], tell: Say) -> TunePlan:
     profile, policy, slo = base_of(given, tell)
     trace, source = planned_trace(store, given, given["trace"], policy, profile, slo, tell)
     space: Space = choose_space(given["space"], policy, profile, source)
-    tell(f"space: {', '.join(f'{knob.name} ({len(knob.levels)})' for knob in space.knobs)}: {space.size:,} combinations")
+    if "trials" in given:  # a question of capacity searches nothing
+        tell(f"space: {', '.join(f'{knob.name} ({len(knob.levels)})' for knob in space.knobs)}: {space.size:,} combinations")
     also = tuple(planned_trace(store, given, name, policy, profile, slo, tell)[0] for name in given["also"])
     return TunePlan(
         trace=trace, also=also, policy_document=policy.to_dict(), profile_text=profile.to_toml(), slo_document=slo.to_dict(),

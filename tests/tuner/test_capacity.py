@@ -45,7 +45,9 @@ def test_the_command_line_says_the_same(bursts: str, report: CapacityReport, tmp
                                         capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
     command = ["capacity", bursts, "--slo", "ttft=2s", "--windows", "2", "--length", "10s", "--db", str(tmp_path / "a.duckdb")]
     assert main([*command, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert "space:" not in err, "nothing is searched"
     assert document["factor"] == report.document["factor"] and document["what_if"] == []
     assert main([*command, "--what-if", "no_knob=1"]) == 2
     assert "no_knob" in capsys.readouterr().err.splitlines()[-1]
