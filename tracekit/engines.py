@@ -102,7 +102,10 @@ def _torch_setup(given: dict[str, Any], model: str | None) -> EngineSetup:
     if policy.estimated:
         policy = apply_set(policy, [f"num_gpu_blocks={device_blocks(torch, policy)}"], profile)
     if any(fault.factor for fault in (*policy.rules.fleet.faults(), *policy.rules.pd.faults())):
-        raise UsageError("--slow: a real engine is as fast as it is; expected --engine sim, or --fail alone")
+        raise UsageError(
+            "--slow: a real engine is as fast as it is, and what was measured is not multiplied; expected --engine sim, whose"
+            " times are predicted, or --fail alone"
+        )
     assert profile.model is not None and profile.hardware is not None
     line = (
         f"engine: torch, {profile.model.name} ({profile.model.dtype}) on {profile.hardware.name}, {_kv_blocks(policy)}"

@@ -86,9 +86,7 @@ class PersistentBatch:
         fall and positions rise by 1."""
         self._steps = 0
         self._plain: Layout | None = None
-        """Of an iteration that only decodes, while nothing changes; ``_advance`` is what each adds to the buffer of the one
-        before, ``_packed``."""
-        self._advance = self._packed = np.zeros(0, np.int32)
+        """Of an iteration that only decodes, while nothing changes."""
         self._growing: list[dict[Sequence, int]] = [{} for _ in range(block_size)]
         """Decodes by the iteration, modulo the block size, in which they take a block; with the number of that block."""
         self._phase: dict[Sequence, int] = {}
@@ -202,11 +200,11 @@ class PersistentBatch:
         self._sent[row] = until
 
     def lay_out(self, plan: BatchPlan, bucket: int, void: list[int]) -> Layout:
-        """The layout of ``plan``'s iteration, its decodes padded to ``bucket`` rows (at least their number)."""
+        """The layout of ``plan``'s iteration, its decodes padded to ``bucket`` rows (at least their number). The very one of the
+        iteration before where only codes and positions differ from it, each code 1 less and each position 1 more."""
         plain = not plan.prefill and not void and not self._cells
         if plain and self._plain is not None and self._plain.decodes == bucket:
             return self._plain
-        self._packed = self._packed[:0]
         real = len(self.order)
         layout = Layout(decodes=bucket, padding=bucket - real, void=len(void))
         if real:
@@ -227,10 +225,6 @@ class PersistentBatch:
 
     def pack(self, plan: BatchPlan, layout: Layout, void: list[int], out: Ints) -> None:
         """Fill the packed buffer ``out`` [layout.size]."""
-        if layout is self._plain and len(self._packed):
-            np.add(self._packed, self._advance, out=out)
-            self._packed = out
-            return
         n, tokens, real, steps = layout.decodes, layout.tokens, len(self.order), self._steps
         head = out[: 4 * tokens].reshape(4, tokens)
         head[:, :real] = self._head[:, :real]
@@ -245,10 +239,6 @@ class PersistentBatch:
         rest = self._cells + self._blocks + void
         if rest:
             out[at : at + len(rest)] = rest
-        if layout is self._plain:
-            self._packed, advance = out, np.zeros((4, n), np.int32)
-            advance[0, :real], advance[2, :real] = -1, 1
-            self._advance = advance.ravel()
 
     def sampling(self, plan: BatchPlan) -> Ints:
         """Request indices of the tokens that ``plan`` samples, in the order of its samples."""

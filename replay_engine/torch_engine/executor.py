@@ -73,6 +73,8 @@ class TorchExecutor:
         self._staging, self._swapper = staging, swapper
         self._asynchronous, self._poison = asynchronous, poison
         self._device = DeviceClock(run.model.device)
+        self._last: Layout | None = None
+        """Of the iteration before, whose packed buffer lies on the device."""
         self._schedule_ns = 0
         self._flush: Callable[[], None] = _nothing
         self._flushed_ns = _now()
@@ -135,10 +137,12 @@ class TorchExecutor:
         size = layout.size
         if not size and not plan.loading:
             return
-        batch.pack(plan, layout, void, self._staging.array(size))
+        again, self._last = layout is self._last, layout
+        if not again:
+            batch.pack(plan, layout, void, self._staging.array(size))
         iteration.prepared_ns = _now() - began - (self.prompt_ns - made_up)
         self._device.start()
-        tokens = self._compute(size, layout, plan, bucket, iteration)
+        tokens = self._compute(0 if again else size, layout, plan, bucket, iteration)
         if tokens is not None:
             self._device.stop()
             if self.tokens is not None:
@@ -153,9 +157,12 @@ class TorchExecutor:
     def _compute(
         self, size: int, layout: Layout, plan: BatchPlan, bucket: int | None, iteration: _Iteration
     ) -> torch.Tensor | None:
-        """Everything of an iteration that runs on the device."""
-        packed = self._staging.send(size, keep=0 if bucket is None else 4 * bucket)
-        self._pass.update(packed, layout)
+        """Everything of an iteration that runs on the device: ``size`` elements are packed for it, 0: as for the one before."""
+        if size:
+            packed = self._staging.send(size, keep=0 if bucket is None else 4 * bucket)
+            self._pass.update(packed, layout)
+        else:
+            packed = self._staging.advance(layout.decodes, layout.padding)
         if self._swapper is not None:
             self._swapper.back(plan, iteration)
         if not layout.tokens:

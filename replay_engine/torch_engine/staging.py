@@ -1,4 +1,4 @@
-"""Between host and device: one packed buffer an iteration down, the sampled tokens back.
+"""Between host and device: at most one packed buffer an iteration down, the sampled tokens back.
 
 On CUDA both host sides are pinned and there are two of each, because iteration n+1 is packed while n is under way; the device's
 packed buffer is one, at a fixed place (graphs read it), and the stream keeps its uses in order.
@@ -30,18 +30,17 @@ class Staging:
         self._tokens = [buffer.numpy() for buffer in self._back]
         self._done = [torch.cuda.Event() for _ in range(depth)] if self.cuda else []
         self._turn = 0
-        self._views = [array[:0] for array in self._arrays]
         self._landed = self._tokens[0][:0]
+        self._step = self.packed[:0]
+        self._steps_for = (0, 0)
         self._spill: npt.NDArray[np.int32] | None = None
 
     def array(self, size: int) -> npt.NDArray[np.int32]:
         """Where ``size`` elements are to be packed; they stay until ``send``."""
         self._turn = (self._turn + 1) % _DEPTH
         if size <= len(self._arrays[0]):
-            self._spill, at = None, self._turn % len(self._arrays)
-            if len(self._views[at]) != size:
-                self._views[at] = self._arrays[at][:size]
-            return self._views[at]
+            self._spill = None
+            return self._arrays[self._turn % len(self._arrays)][:size]
         self._spill = np.zeros(size, np.int32)
         return self._spill
 
@@ -57,6 +56,15 @@ class Staging:
         if self.cuda:
             self.packed[:size].copy_(self._host[self._turn][:size], non_blocking=True)
         return self.packed[:size]
+
+    def advance(self, rows: int, padding: int) -> torch.Tensor:
+        """In place of ``array`` and ``send``: what lies packed on the device for ``rows`` decodes, ``padding`` of them nobody's,
+        is moved one token on there."""
+        self._turn = (self._turn + 1) % _DEPTH
+        if self._steps_for != (rows, padding):
+            self._steps_for, self._step = (rows, padding), torch.zeros(4 * rows, dtype=torch.int32, device=self.packed.device)
+            self._step[: rows - padding], self._step[2 * rows : 3 * rows - padding] = -1, 1
+        return self.packed[: 4 * rows].add_(self._step)
 
     def land(self, tokens: torch.Tensor) -> torch.Tensor:
         """``tokens``, which on a CPU lie where ``read_back`` finds them: the pass ends with its results in the host's memory."""

@@ -155,7 +155,7 @@ def test_pools_by_command(trace: Path) -> None:  # noqa: F811
     assert moves == REQUESTS and shortest > 0
     again = run(trace, pd="1:1", fail=("D0@50ms:50ms",))
     assert again.state == "finished"
-    with pytest.raises(UsageError, match="--slow: a real engine is as fast as it is; expected"):
+    with pytest.raises(UsageError, match="--slow: a real engine is as fast as it is, and what was measured is not multiplied"):
         run(trace, pd="1:1", slow=("D0@1s:2x",))
 
 
