@@ -159,6 +159,17 @@ def test_a_trace_that_drifts_is_told_from_one_whose_queue_differs() -> None:
     assert drift_of(predicted, queued, np.arange(200) < 59) is None
 
 
+def test_prompts_that_a_fit_took_to_begin_alike_begin_alike_in_its_check(folder: Path) -> None:
+    """By ``--set`` as for the fit, and without it on the trace of the fit, from the profile: the same figures."""
+    fitted = replace(TRUE, fit={"shared_prefix": 1024}, provenance={"floor_ns": "identified by the latencies of seats-16"})
+    sets, where = ("max_num_seqs=16", "trace.shared_prefix=1024"), str(folder / "seats-16.jsonl")
+    said, kept = check_profile(TRUE, where, sets=sets, limit=60), checked(folder, fitted, limit=60)
+    apart = check_profile(fitted, where, sets=(*sets[:1], "trace.shared_prefix=0"), limit=60)
+    ttft = [each.parts["all"]["ttft"]["predicted_ns"]["mean"] for each in (said, kept, apart)]  # type: ignore[index]
+    assert ttft[0] == ttft[1] < ttft[2]
+    assert any("1,024 tokens" in note for note in kept.notes) and not any("begin with" in note for note in apart.notes)
+
+
 def test_sensitivity_grows_with_the_load(folder: Path) -> None:
     light = check_profile(TRUE, str(folder / "seats-96.jsonl"), sets=("max_num_seqs=96",))
     heavy = checked(folder, TRUE)

@@ -11,6 +11,8 @@ import numpy as np
 
 from replay_engine.policy import Policy
 from replay_engine.profile import Profile, load_profile
+from tracekit.calibration.observed.settings import without_prefix
+from tracekit.calibration.observed.shared_prefix import begin_alike
 from tracekit.delivery import delivery_note
 from tracekit.diagnosis.run_data import RunData
 from tracekit.door_facts import door_facts
@@ -54,8 +56,9 @@ def check_profile(
     """Replay ``inputs`` (files, or the name of a loaded trace) with ``profile`` and hold the latencies against the observed ones.
 
     ``policy`` and ``sets`` say how the engine ran that was observed; without a policy what the profile was fitted under
-    counts, and ``sets`` go on top. ``split``: ``time`` (the later half of the arrivals is held out) or ``random``; the whole
-    trace is replayed and the verdict made from the held-out part. ``configs``: a file of configurations that were observed
+    counts, and ``sets`` go on top (``trace.shared_prefix`` as for a fit). ``split``: ``time`` (the later half of the arrivals is
+    held out) or ``random``; the whole trace is replayed and the verdict made from the held-out part. ``configs``: a file of
+    configurations that were observed
     (``configs.py``). Errors: ``UsageError``, ``InputError``, ``ConfigError``.
     """
     found = load_profile(profile) if isinstance(profile, str) else profile
@@ -65,13 +68,17 @@ def check_profile(
     if inputs is None and not listed:
         raise UsageError("--check: nothing to check on; expected a TRACE, or --configs FILE")
     steps = _Steps(progress, len(listed) + (1 + len(STEPS) if inputs is not None else 0))
-    setups = [_setup_of(each, found, seed) for each in listed]
+    setups, notes = [_setup_of(each, found, seed) for each in listed], list[str]()
     if inputs is None:
         setup = setups[0]
     else:
         source = _source(inputs, db, limit)
-        setup = setup_on(found, policy_from(found, policy, sets), source, seed)
-    return _report(setup, split, list(zip(listed, setups, strict=True)), steps, seed)
+        plain, shared = without_prefix(sets)
+        setup = setup_on(found, policy_from(found, policy, plain), source, seed)
+        notes = _share(setup, shared)
+    report = _report(setup, split, list(zip(listed, setups, strict=True)), steps, seed)
+    report.notes += notes
+    return report
 
 
 class _Steps:
@@ -104,6 +111,22 @@ def _source(inputs: str | Sequence[str], db: str | Path, limit: int | None) -> T
             if rows:
                 return TraceSource.from_database(con, int(rows[0][0]), part)
     return TraceSource.from_loaded(read_trace(names), part)
+
+
+def _share(setup: Setup, tokens: int | None) -> list[str]:
+    """All prompts begin with the same ``tokens``; ``None``: with as many as the profile was fitted under on this very trace.
+    Returns what to note."""
+    source = setup.source
+    if tokens is None and source.run_offsets is None and _fitted_on(setup):
+        tokens = int(setup.profile.fit.get("shared_prefix", 0))
+    if not tokens:
+        return []
+    begin_alike(source, tokens, setup.policy.scheduler.block_size)
+    return [f"all prompts are taken to begin with the same {tokens:,} tokens"]
+
+
+def _fitted_on(setup: Setup) -> bool:
+    return any(setup.source.name in source for source in setup.profile.provenance.values())
 
 
 def _setup_of(config: Config, profile: Profile, seed: int) -> Setup:
@@ -173,7 +196,7 @@ def _sensitivity(setup: Setup, predicted: Latencies, steps: _Steps) -> float | N
 def _notes(setup: Setup, data: RunData) -> list[str]:
     fit: Mapping[str, Any] = setup.profile.fit
     notes = [f"policy: {note}" for note in setup.policy.notes]
-    if any(setup.source.name in source for source in setup.profile.provenance.values()):
+    if _fitted_on(setup):
         notes.append("same-run check: the profile was fitted on this trace")
     delivered = delivery_note(setup.profile, setup.policy.rules)
     notes += [delivered] if delivered is not None else []

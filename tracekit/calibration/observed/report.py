@@ -68,6 +68,7 @@ def _fit_table(found: ObservedFit, known: Known) -> dict[str, Any]:
         table[f"{each.metric}_mean_error"] = round(each.mean, 5)
         table[f"{each.metric}_median_abs_error"] = round(each.each_p50, 5)
     table["left_out"] = _left_out(found, known)
+    table |= {"shared_prefix": known.shared_prefix} if known.shared_prefix else {}
     table["settings"], table["known"] = _held_under(found, known)
     return table
 

@@ -18,7 +18,7 @@ from replay_engine.vllm_flags import KNOBS
 from tracekit.errors import UsageError, shown
 from tracekit.policy_source import policy_from
 
-__all__ = ["Known", "known_settings"]
+__all__ = ["Known", "known_settings", "without_prefix"]
 
 _LINE = re.compile(r"non-default args:\s*(\{.*\})", re.DOTALL)
 SHARED_PREFIX = "trace.shared_prefix"
@@ -65,6 +65,18 @@ def known_settings(policy: str | None, sets: Sequence[str], prior: Profile | Non
     given, notes = frozenset(built.settings), [*built.notes, *notes]
     return Known(policy=built, given=given, notes=tuple(notes), profile=profile, shared_prefix=shared,
                  release_assumed=assumed)  # fmt: skip
+
+
+def without_prefix(sets: Sequence[str]) -> tuple[list[str], int | None]:
+    """``sets`` without ``trace.shared_prefix``, and its tokens; ``None``: it is not among them. ``UsageError``: no number."""
+    plain, shared = [], None
+    for each in sets:
+        name, _, value = each.partition("=")
+        if name.strip() == SHARED_PREFIX:
+            shared = _tokens(value)
+        else:
+            plain.append(each)
+    return plain, shared
 
 
 def _line_sets(text: str) -> list[str]:
