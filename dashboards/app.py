@@ -5,7 +5,6 @@ Everything is served from this process: no page asks the network for anything, a
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,14 @@ from dash import Dash, Input, Output, html
 from flask import request
 
 from dashboards.access import Access
-from dashboards.address import parse_address
 from dashboards.downloads import register_downloads
 from dashboards.frame import frame, register_frame
 from dashboards.guard import guard
 from dashboards.pages import PAGES, Page
+from dashboards.pages.timeline_answer import render
 from dashboards.queries import RunBook
 from dashboards.script_bundle import BundledDash
 from dashboards.scripts import OWN, index_page
-from tracekit.errors import TracekitError
 
 __all__ = ["create_app"]
 
@@ -74,15 +72,11 @@ def _route(pathname: str | None) -> Any:
 
 
 def _read_ahead(app: Dash, book: RunBook) -> None:
-    """Read what the timeline draws while the browser still starts the page: a large run takes about as long."""
-
-    def read(ref: str) -> None:
-        with contextlib.suppress(TracekitError):  # the page will say it
-            book.view(ref)
+    """Answer the timeline before it asks, while the browser still starts the page: what takes long of a large run is kept."""
 
     def begin() -> None:
         if request.path.rstrip("/") == "/timeline":
-            ref = parse_address(request.query_string.decode("utf-8", "replace")).run
-            threading.Thread(target=read, args=(ref,), daemon=True).start()
+            search = "?" + request.query_string.decode("utf-8", "replace")
+            threading.Thread(target=render, args=(book, search, "light", {}), daemon=True).start()
 
     app.server.before_request(begin)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dashboards.buckets import Buckets
 from dashboards.columns import Frame
 from dashboards.job_runs import JobRuns, is_job
 from dashboards.kept import Followed, Kept, arrivals_ns, follow, read_run
@@ -35,6 +36,8 @@ KEPT_BYTES = 1 << 30
 """Columns of finished runs that are kept; the one least recently looked at goes first."""
 DATA_KEPT = 3
 """Runs whose rows of every table are kept: some 250 bytes an iteration."""
+CUTS_KEPT = 32
+"""Windows of recorded runs that are kept cut to buckets: a quarter of a megabyte each."""
 REMEMBERED = 64
 """Small facts of recorded runs that are kept."""
 _RUN_COLUMNS = (
@@ -71,6 +74,8 @@ class RunView:
     """Blocks that admission leaves free, where it leaves any."""
     expected: bool = False
     """Whether the profile says how long iterations take."""
+    spool: str | None = None
+    """Of a recorded run: what no other run has."""
 
 
 class RunBook:
@@ -89,6 +94,7 @@ class RunBook:
         self._jobs = JobRuns(self.store.folder)
         self._memory: Remembered[object] = Remembered(REMEMBERED)
         self._arrays: Remembered[object] = Remembered(KEPT_BYTES, array_bytes)
+        self.cuts: Remembered[Buckets] = Remembered(CUTS_KEPT)
         self.coming = Coming()
         self._data: Remembered[RunData] = Remembered(DATA_KEPT)
         self._attributed: Remembered[Attribution] = Remembered(DATA_KEPT)
@@ -269,4 +275,5 @@ class RunBook:
             kv_total=kept.kv_total,
             reserved=kept.reserved,
             expected=kept.expected,
+            spool=row["spool"],
         )

@@ -10,7 +10,7 @@ import numpy as np
 from dash import Output, no_update
 
 from dashboards.address import Address, parse_address, window_ns
-from dashboards.buckets import downsample, span_ns
+from dashboards.buckets import Buckets, downsample, span_ns
 from dashboards.columns import Frame
 from dashboards.figures import Drawn, timeline_figure
 from dashboards.job_runs import is_job
@@ -19,6 +19,7 @@ from dashboards.oldest import Oldest, read_oldest
 from dashboards.overlay import NOTHING, Overlay, overlay_key, overlay_of
 from dashboards.palette import THEMES
 from dashboards.queries import RunBook, RunView
+from dashboards.remembered import Remembered
 from dashboards.summary import describe_window
 from dashboards.timeline_table import HEAD, timeline_rows
 from tracekit.errors import LockedError, TracekitError
@@ -117,7 +118,7 @@ def render(
     except TracekitError as error:
         return _nothing(book, str(error))
     runs = [{"value": each.ref, "label": each.title} for each in catalogue.runs]
-    answer = _answer(view, address, _Look(theme, narrow, over), drawn)
+    answer = _answer(view, address, _Look(theme, narrow, over, book.cuts), drawn)
     if runs != drawn.get("runs"):
         answer.runs = runs
     answer.drawn["runs"] = runs
@@ -138,6 +139,7 @@ class _Look(NamedTuple):
     theme: str
     narrow: bool
     over: _Over
+    cuts: Remembered[Buckets]
 
 
 def _over(book: RunBook, view: RunView, address: Address, overlaid: str | None) -> _Over:
@@ -212,7 +214,7 @@ def _draw(answer: Answer, view: RunView, replica: int, address: Address, look: _
     answer.figure_box = SHOWN
     if answer.drawn["token"] == drawn.get("token"):
         return
-    buckets = downsample(frame, *window)
+    buckets = _cut(look.cuts, view, replica, window)
     oldest = (look.over.oldest or {}).get(replica)
     what = Drawn(
         reasons=code_names("iterations", "head_refused_by"), window_ns=window, budget=view.budget.get(replica),
@@ -233,3 +235,11 @@ def _marked(frame: Frame, address: Address) -> tuple[float, float] | None:
     if first == last:
         return None
     return float(frame["start_ns"][first]) / 1e9, float(frame["start_ns"][last - 1] + frame["duration_ns"][last - 1]) / 1e9
+
+
+def _cut(cuts: Remembered[Buckets], view: RunView, replica: int, window: tuple[int, int]) -> Buckets:
+    """A window cut to buckets; of a recorded run kept, since it is asked for again: with what lies over it, in another theme, by
+    others."""
+    if view.spool is None:
+        return downsample(view.frames[replica], *window)
+    return cuts.get(f"{view.spool} {replica} {window}", lambda: downsample(view.frames[replica], *window))

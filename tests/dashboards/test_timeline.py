@@ -16,8 +16,9 @@ from dashboards.address import parse_address
 from dashboards.app import create_app
 from dashboards.buckets import downsample, span_ns
 from dashboards.figures import Drawn, timeline_figure
-from dashboards.pages.timeline_answer import COVERED
+from dashboards.pages.timeline_answer import COVERED, render
 from dashboards.palette import THEMES, Theme, reason_fill
+from dashboards.queries import RunBook
 from dashboards.timeline_layout import STRIPS
 from tests.dashboards.runs import a_writer_at_work, frame_of, in_a_killed_process, iteration_rows, recorded, spooled
 from tracekit.store import Store, code_names
@@ -90,6 +91,23 @@ def test_what_is_shown_already_is_not_sent_again(store: Store) -> None:
     page_now = page.ask("?run=1&t=1-2", "dark")
     assert "timeline.figure" not in page_now["sent"]
     assert [each["value"] for each in page_now["run.options"]] == ["2", "1"]
+
+
+def test_a_window_of_a_recorded_run_is_cut_once_and_a_live_one_each_time(store: Store) -> None:
+    recorded(store, "first", 3000)
+    book = RunBook(store.path)
+    light, dark = (render(book, "?run=1", theme, {}).figure for theme in ("light", "dark"))
+    assert len(book.cuts._values) == 1
+    for one, other in zip(light["data"], dark["data"], strict=True):
+        assert one["y"] == other["y"]
+    zoomed, alone = (render(each, "?run=1&t=1-20", "light", {}).figure for each in (book, RunBook(store.path)))
+    assert zoomed == alone != light
+    assert len(book.cuts._values) == 2
+    sink = spooled(store, "live", 1000)
+    first = render(book, "?run=live", "light", {}).figure
+    sink.append("iterations", iteration_rows(500, 1000))
+    assert render(book, "?run=live", "light", {}).figure != first
+    assert len(book.cuts._values) == 2
 
 
 def test_a_live_run_grows_and_is_followed_to_its_end(store: Store) -> None:
