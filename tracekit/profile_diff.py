@@ -17,6 +17,8 @@ TYPICAL = (
     "decode=1@1024", "decode=32*1@1024", "decode=128*1@1024", "decode=32*1@8192", "prefill=256", "prefill=2048", "prefill=8192",
     "chunk=512@8192c", "mix=512,32*1@1024",
 )  # fmt: skip
+PADDED = ("decode=33*1@1024",)
+"""Beside them where padding costs: one more than fits the graph."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,8 @@ class ProfileDiff:
 def diff_profiles(one: Profile, other: Profile) -> ProfileDiff:
     """What changes from ``one`` to ``other``."""
     costs = [each.latency.costs() for each in (one, other)]
-    cases = [parse_case(text) for text in TYPICAL]
+    typical = (*TYPICAL, *PADDED) if any(each.latency.p_ns for each in (one, other)) else TYPICAL
+    cases = [parse_case(text) for text in typical]
     facts = [_facts(each) for each in (one, other)]
     sources = [each.provenance for each in (one, other)]
     return ProfileDiff(

@@ -121,9 +121,13 @@ def test_what_pads_decodes_comes_back_from_rows_that_tell_it() -> None:
     assert found.error < 0.012
     profile = profile_of(found, name="padded", kind="fitted", model=None, hardware=None, peaks=False)
     assert profile.provenance["p_ns"] == "fitted"
+    model = load_profile("h100").model
+    assert model is not None and ("rows of padding", "0.1785 TFLOP/s") in implied(replace(costs, p_ns=9e7), model, None)
     other = replace(profile, latency=replace(profile.latency, p_ns=0.0))
     told = {each.what: each.percent for each in diff_profiles(profile, other).coefficients}
     assert told["p_ns"] == -100.0 and told["floor_ns"] == 0.0
+    longer = {each.what: each.percent for each in diff_profiles(other, profile).iterations}["decode=33*1@1024"]
+    assert longer is not None and longer > 5.0
     assert "p_ns" not in {each.what for each in diff_profiles(other, other).coefficients}
 
 
