@@ -163,7 +163,7 @@ def test_prompts_that_a_fit_took_to_begin_alike_begin_alike_in_its_check(folder:
     """By ``--set`` as for the fit, and without it on the trace of the fit, from the profile: the same figures."""
     fitted = replace(TRUE, fit={"shared_prefix": 1024}, provenance={"floor_ns": "identified by the latencies of seats-16"})
     sets, where = ("max_num_seqs=16", "trace.shared_prefix=1024"), str(folder / "seats-16.jsonl")
-    said, kept = check_profile(TRUE, where, sets=sets, limit=60), checked(folder, fitted, limit=60)
+    said, kept = check_profile(TRUE, where, sets=(*sets, "engine_version=0.19.0"), limit=60), checked(folder, fitted, limit=60)
     apart = check_profile(fitted, where, sets=(*sets[:1], "trace.shared_prefix=0"), limit=60)
     ttft = [each.parts["all"]["ttft"]["predicted_ns"]["mean"] for each in (said, kept, apart)]  # type: ignore[index]
     assert ttft[0] == ttft[1] < ttft[2]

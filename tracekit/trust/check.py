@@ -11,7 +11,7 @@ import numpy as np
 
 from replay_engine.policy import Policy
 from replay_engine.profile import Profile, load_profile
-from tracekit.calibration.observed.settings import without_prefix
+from tracekit.calibration.observed.settings import said_of
 from tracekit.calibration.observed.shared_prefix import begin_alike
 from tracekit.delivery import delivery_note
 from tracekit.diagnosis.run_data import RunData
@@ -73,9 +73,9 @@ def check_profile(
         setup = setups[0]
     else:
         source = _source(inputs, db, limit)
-        plain, shared = without_prefix(sets)
+        plain, shared, assumed = said_of(sets)
         setup = setup_on(found, policy_from(found, policy, plain), source, seed)
-        notes = _share(setup, shared)
+        notes = [*assumed, *_share(setup, shared)]
     report = _report(setup, split, list(zip(listed, setups, strict=True)), steps, seed)
     report.notes += notes
     return report
@@ -130,7 +130,7 @@ def _fitted_on(setup: Setup) -> bool:
 
 
 def _setup_of(config: Config, profile: Profile, seed: int) -> Setup:
-    policy = config.recorded or policy_from(profile, config.policy, config.sets)
+    policy = config.recorded or policy_from(profile, config.policy, said_of(config.sets)[0])
     return setup_on(profile, policy, config.source, seed)
 
 

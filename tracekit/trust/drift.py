@@ -25,7 +25,7 @@ FEWEST, BLOCKS = 60, 5
 T_95 = 2.306
 """Student's t at 95 %, for twice five medians."""
 SHOWS, FIGURE = 0.05, 0.15
-"""A ratio that moves by more is drift. A figure that is off by more, and by that much more than in the other half, is named."""
+"""A ratio that moves by more is drift. A figure that is off by more in one half alone is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +97,6 @@ def _missed(
             if pair[0] is None or pair[1] is None:
                 continue
             off = abs(pair[0]), abs(pair[1])
-            if max(off) > FIGURE and max(off) - min(off) > FIGURE:
+            if max(off) > FIGURE >= min(off):
                 found[f"{words} {point.upper() if point[0] == 'p' else point}"] = (pair[0], pair[1])
     return found

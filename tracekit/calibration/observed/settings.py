@@ -18,7 +18,7 @@ from replay_engine.vllm_flags import KNOBS
 from tracekit.errors import UsageError, shown
 from tracekit.policy_source import policy_from
 
-__all__ = ["Known", "known_settings", "without_prefix"]
+__all__ = ["Known", "known_settings", "said_of"]
 
 _LINE = re.compile(r"non-default args:\s*(\{.*\})", re.DOTALL)
 SHARED_PREFIX = "trace.shared_prefix"
@@ -44,9 +44,21 @@ def known_settings(policy: str | None, sets: Sequence[str], prior: Profile | Non
     line = None if policy is None else _LINE.search(policy)
     if line is not None:
         sets, policy = (*_line_sets(line[1]), *sets), None
-    plain: list[str] = []
-    notes: list[str] = []
-    shared, assumed = 0, False
+    plain, shared, notes = said_of(sets)
+    assumed = bool(notes)
+    built = policy_from(profile, policy, plain, fitted=False)
+    if "engine_version" not in built.settings:
+        assumed = True
+        notes.append(f"engine_version = {built.scheduler.engine_version} is assumed: nobody said which release it was")
+    given, notes = frozenset(built.settings), [*built.notes, *notes]
+    return Known(policy=built, given=given, notes=tuple(notes), profile=profile, shared_prefix=shared or 0,
+                 release_assumed=assumed)  # fmt: skip
+
+
+def said_of(sets: Sequence[str]) -> tuple[list[str], int | None, list[str]]:
+    """``sets`` that a policy takes: the release as the nearest one that is known, and without ``trace.shared_prefix``, whose
+    tokens come second (``None``: it is not among them); then what is assumed. ``UsageError``: no number, or no release."""
+    plain, shared, notes = list[str](), None, list[str]()
     for each in sets:
         name, _, value = each.partition("=")
         bare = name.strip().removeprefix("scheduler.")
@@ -55,28 +67,10 @@ def known_settings(policy: str | None, sets: Sequence[str], prior: Profile | Non
         elif bare == "engine_version":
             release, note = _release(value.strip())
             plain.append(f"engine_version={release}")
-            notes, assumed = [*notes, *([note] if note else [])], note is not None
+            notes += [note] if note else []
         else:
             plain.append(each)
-    built = policy_from(profile, policy, plain, fitted=False)
-    if "engine_version" not in built.settings:
-        assumed = True
-        notes.append(f"engine_version = {built.scheduler.engine_version} is assumed: nobody said which release it was")
-    given, notes = frozenset(built.settings), [*built.notes, *notes]
-    return Known(policy=built, given=given, notes=tuple(notes), profile=profile, shared_prefix=shared,
-                 release_assumed=assumed)  # fmt: skip
-
-
-def without_prefix(sets: Sequence[str]) -> tuple[list[str], int | None]:
-    """``sets`` without ``trace.shared_prefix``, and its tokens; ``None``: it is not among them. ``UsageError``: no number."""
-    plain, shared = [], None
-    for each in sets:
-        name, _, value = each.partition("=")
-        if name.strip() == SHARED_PREFIX:
-            shared = _tokens(value)
-        else:
-            plain.append(each)
-    return plain, shared
+    return plain, shared, notes
 
 
 def _line_sets(text: str) -> list[str]:
