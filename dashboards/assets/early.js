@@ -30,6 +30,11 @@
     document.body.appendChild(script);
   }
 
+  // Who starts a replay will look at it.
+  document.addEventListener("click", function (event) {
+    if (event.target.closest && event.target.closest("#rp-start")) { setTimeout(read, 0); }
+  });
+
   // Dash's scripts end two of their steps as Babel wrote them, and ask for this of its polyfill; nothing else of it is used.
   window.regeneratorRuntime = window.regeneratorRuntime || {
     mark: (body) => body,
