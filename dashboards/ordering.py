@@ -12,7 +12,7 @@ from tracekit.orders import ReplayOrder, profiles_known, replay_words
 from tracekit.profile_files import list_profile_files
 
 __all__ = [
-    "KNOBS", "LoadedTrace", "is_loaded", "loaded_traces", "order_of", "profiles_options", "uploads_folder", "words_of",
+    "KNOBS", "LoadedTrace", "held_up", "is_loaded", "loaded_traces", "order_of", "profiles_options", "uploads_folder", "words_of",
 ]  # fmt: skip
 
 KNOBS = ("max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold", "num_gpu_blocks")
@@ -43,6 +43,15 @@ def loaded_traces(book: RunBook) -> list[LoadedTrace]:
         return _read_traces(book)
     except LockedError:
         return []
+
+
+def held_up(book: RunBook) -> str:
+    """Who writes so that the list of traces cannot be read; empty where it can."""
+    try:
+        _read_traces(book)
+    except LockedError as error:
+        return str(error)
+    return ""
 
 
 def is_loaded(book: RunBook, name: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from dash import Dash, Input, Output, State, dcc, html, no_update
 
 from dashboards.markup import aria, control, data_table
-from dashboards.ordering import KNOBS, loaded_traces, order_of, profiles_options, uploads_folder, words_of
+from dashboards.ordering import KNOBS, held_up, loaded_traces, order_of, profiles_options, uploads_folder, words_of
 from dashboards.queries import RunBook
 from dashboards.uploads import KINDS, MOST_BYTES, checked, decoded, keep
 from dashboards.words import count, seconds
@@ -18,12 +18,14 @@ from tracekit.orders import DEFAULT_PROFILE, ENGINES, ROUTERS, ConfigError, poli
 from tracekit.profile_files import MOST_BYTES as MOST_PROFILE
 from tracekit.profile_files import keep_profile, profile_word
 
-__all__ = ["layout", "profiles", "quarantine", "register", "remarks"]
+__all__ = ["layout", "offered", "profiles", "quarantine", "register", "remarks"]
 
 FIELDS = ("trace", "engine", "profile", "policy", *KNOBS, "replicas", "router", "more", "slo", "window", "limit", "name")
 PLAIN_ROUTERS = tuple(each for each in ROUTERS if "(" not in each)
 """Those that take no weights; ``weighted(...)`` goes below *More settings*."""
 _LARGE = "replay it with tracekit replay FILE, and it is listed here"
+AGAIN_MS = 1500
+"""How often the list of traces is asked for while somebody writes."""
 WIDE = {"minWidth": "min(220px, 100%)"}
 _PROFILE = f"Or drop a fitted profile here, or choose one: TOML as tracekit calibrate writes it, at most {MOST_PROFILE >> 10} KiB"
 HINTS = {
@@ -71,6 +73,7 @@ def layout() -> Any:
             html.P(id="rp-command", className="hint"),
             html.P(id="rp-notes", className="hint"),
             dcc.Store(id="rp-sent"),
+            dcc.Interval(id="rp-again", interval=AGAIN_MS, disabled=True),
         ]
     )  # fmt: skip
 
@@ -100,16 +103,18 @@ def _area(label: str, name: str) -> Any:
 def register(app: Dash, book: RunBook) -> None:
     """Choose, send, see the command, start."""
 
-    def choices(_: str | None, sent: dict[str, str] | None, picked: str | None) -> Any:
-        return options(book, sent or {}, picked)
+    def choices(_: str | None, sent: dict[str, str] | None, __: int | None, picked: str | None) -> Any:
+        return offered(book, sent or {}, picked)
 
     app.callback(
         Output("rp-trace", "options"),
         Output("rp-trace", "value"),
         Output("rp-only", "children"),
         Output("rp-start", "disabled"),
+        Output("rp-again", "disabled"),
         Input("url", "pathname"),
         Input("rp-sent", "data"),
+        Input("rp-again", "n_intervals"),
         State("rp-trace", "value"),
     )(choices)
 
@@ -157,6 +162,14 @@ def _register_start(app: Dash, book: RunBook) -> None:
     app.callback(
         Output("rp-said", "children"), Input("rp-start", "n_clicks"), *(State(*each) for each in form), prevent_initial_call=True
     )(start)
+
+
+def offered(book: RunBook, sent: dict[str, str], picked: str | None) -> Any:
+    """``options``, and whether there is nothing to wait for: while somebody writes nobody knows which traces there are, and
+    where there are none one may come."""
+    listed, chosen, only, disabled = options(book, sent, picked)
+    held = held_up(book)
+    return listed, chosen, only or (f"waiting: {held}" if held else ""), disabled, bool(listed) and not held
 
 
 def options(book: RunBook, sent: dict[str, str], picked: str | None) -> Any:

@@ -10,7 +10,7 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update, set_prop
 
 from dashboards.address import Address, parse_address
 from dashboards.markup import aria, control
-from dashboards.ordering import profiles_options
+from dashboards.ordering import held_up, profiles_options
 from dashboards.pages.what_if_answer import answer_of
 from dashboards.palette import THEMES
 from dashboards.queries import LATEST, RunBook
@@ -61,6 +61,7 @@ def layout() -> Any:
             html.P(id="wi-error", className="notice", role="alert"),
             html.Div(id="wi-body"),
             dcc.Interval(id="wi-tick", interval=EVERY_MS),
+            dcc.Interval(id="wi-again", interval=EVERY_MS, disabled=True),
             dcc.Store(id="wi-drawn"),
             dcc.Store(id="wi-moved"),
         ]
@@ -110,25 +111,7 @@ def register(app: Dash, book: RunBook) -> None:
     """The address names a run to ask about and an answer, or the job that finds it."""
     form = [(f"wi-{name}", "value") for name in FIELDS]
 
-    def offered(search: str | None, picked: str | None) -> Any:
-        address = parse_address(search)
-        listed, first = choices(book, address.run)
-        asks = address.capacity is None and (address.run != LATEST or not list_capacities(book.store, 1))
-        only = "This dashboard is read-only: it starts nothing." if book.read_only else ""
-        there = picked if picked in [each["value"] for each in listed] else first
-        hardware = [{"value": value, "label": name} for value, name in hardware_known(book.store)]
-        return listed, there, only, book.read_only, asks, profiles_options(book), hardware
-
-    app.callback(
-        Output("wi-trace", "options"), Output("wi-trace", "value"), Output("wi-only", "children"), Output("wi-start", "disabled"),
-        Output("wi-ask", "open"), Output("wi-profile", "options"), Output("wi-hardware", "options"), Input("url", "search"),
-        State("wi-trace", "value"),
-    )(offered)  # fmt: skip
-
-    def kinds(picked: str | None) -> str:
-        return ",".join(f"{name}:1" for name in kinds_of(book, picked)) or "no classes in this trace"
-
-    app.callback(Output("wi-mix", "placeholder"), Input("wi-trace", "value"))(kinds)
+    _register_choices(app, book)
 
     def preview(*values: Any) -> str:
         return command_line(book, dict(zip(FIELDS, values, strict=True)))
@@ -146,6 +129,31 @@ def register(app: Dash, book: RunBook) -> None:
     app.callback(Output("wi-started", "children"), Input("wi-start", "n_clicks"), State("url", "search"),
                  *(State(*each) for each in form), prevent_initial_call=True)(start)  # fmt: skip
     _register_answer(app, book)
+
+
+def _register_choices(app: Dash, book: RunBook) -> None:
+    def offered(search: str | None, _: int | None, picked: str | None) -> Any:
+        address = parse_address(search)
+        listed, first = choices(book, address.run)
+        asks: Any = no_update
+        if ctx.triggered_id != "wi-again":
+            asks = address.capacity is None and (address.run != LATEST or not list_capacities(book.store, 1))
+        held = held_up(book)
+        only = "This dashboard is read-only: it starts nothing." if book.read_only else f"waiting: {held}" if held else ""
+        there = picked if picked in [each["value"] for each in listed] else first
+        hardware = [{"value": value, "label": name} for value, name in hardware_known(book.store)]
+        return listed, there, only, book.read_only, asks, profiles_options(book), hardware, bool(listed) and not held
+
+    app.callback(
+        Output("wi-trace", "options"), Output("wi-trace", "value"), Output("wi-only", "children"), Output("wi-start", "disabled"),
+        Output("wi-ask", "open"), Output("wi-profile", "options"), Output("wi-hardware", "options"),
+        Output("wi-again", "disabled"), Input("url", "search"), Input("wi-again", "n_intervals"), State("wi-trace", "value"),
+    )(offered)  # fmt: skip
+
+    def kinds(picked: str | None) -> str:
+        return ",".join(f"{name}:1" for name in kinds_of(book, picked)) or "no classes in this trace"
+
+    app.callback(Output("wi-mix", "placeholder"), Input("wi-trace", "value"))(kinds)
 
 
 def _register_answer(app: Dash, book: RunBook) -> None:

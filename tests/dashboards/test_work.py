@@ -299,7 +299,11 @@ def test_a_form_sent_while_somebody_writes_is_told_so_and_not_that_its_trace_is_
         writer.stdout.readline()
         said = replay_page.begin(book, {"trace": "trace:demo_trace", "profile": "h100-llama-3.1-8b"})
         asked = what_if.begin(book, {"trace": "trace:demo_trace"})[0]
+        waiting = replay_page.offered(book, {}, None)
         writer.communicate()
+    assert waiting[:2] == ([], None) and "a long load" in waiting[2] and waiting[4] is False  # and asked for again
+    listed, chosen, only, _, settled = replay_page.offered(book, {}, None)
+    assert chosen in [each["value"] for each in listed] and (only, settled) == ("", True)
     assert str(said).startswith("Not started: ") and "a long load" in str(said)
     assert asked.startswith("Not started: ") and "a long load" in asked
 
