@@ -164,7 +164,8 @@ def render(book: RunBook, search: str | None, theme: str, drawn: list[Any] | Non
     except TracekitError as error:
         job = job_named(book, address.study)
         if job is None:
-            return options, None, "", str(error), None, None, None, no_update, None, None, *hidden
+            said = str(error) if options else f"{error}; so does Tune from here on a run's Verdict"
+            return options, None, "", said, None, None, None, no_update, None, None, *hidden
         return options, None, before_study(job), "", None, None, None, no_update, None, None, *_buttons(book, job)
     mark = [study.key, study.changed, study.state, theme]
     state, panel = standing(study), render_trial(book, study, address)

@@ -245,7 +245,8 @@ def test_a_trial_says_its_figures_and_how_to_open_it(store: Store, study: Study)
 
 
 def test_no_study_yet(store: Store) -> None:
-    assert "has no study yet" in tuner.render(RunBook(store.path), "", "light")[3]
+    said = tuner.render(RunBook(store.path), "", "light")[3]
+    assert "has no study yet" in said and "Tune from here" in said
 
 
 def test_an_address_of_a_trial_and_a_brush() -> None:
