@@ -22,7 +22,9 @@ from tracekit.errors import shown
 __all__ = ["HEALTH", "guard"]
 
 HEALTH = "/health"
+ASKED = "/_dash-update-component"
 LONGEST_QUERY = 8192
+_OURS = tuple(Path(__file__).resolve().parents[1] / name for name in ("dashboards", "tracekit", "tuner", "replay_engine"))
 _LOG = logging.getLogger("tracekit.dashboard")
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -83,7 +85,10 @@ def _failed(error: Exception) -> Any:
     """An error of ours: the log gets where it arose, not what it says, since that may be a row of somebody's trace."""
     if isinstance(error, HTTPException):
         return error
-    frames = traceback.extract_tb(error.__traceback__)[-4:]
+    every = traceback.extract_tb(error.__traceback__)
+    if request.path == ASKED and not any(Path(each.filename).resolve().is_relative_to(ours) for each in every for ours in _OURS):
+        return make_response("Not what a page of this dashboard asks.\n", 400)  # Dash could not even find whom to ask
+    frames = every[-4:]
     where = " > ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
     _LOG.error("%s at %s while answering %s", type(error).__name__, where, shown(request.path))
     return make_response("This page failed; the server's log says where.\n", 500)

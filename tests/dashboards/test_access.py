@@ -179,6 +179,17 @@ def test_what_another_site_makes_a_browser_send_is_refused(store: Store, headers
     assert client.post("/_dash-update-component", json=body, headers=headers).status_code == code
 
 
+NOBODY = {"output": "no.such", "outputs": {}, "inputs": [], "changedPropIds": []}
+
+
+@pytest.mark.parametrize("body", [{}, [], None, 3, "x", {"output": "page.children"}, NOBODY])
+def test_what_no_page_asks_is_refused_as_such(store: Store, body: object) -> None:
+    """A scanner's request is no fault of ours: nothing for the log, nothing to be woken for."""
+    answer = client_of(store).post("/_dash-update-component", json=body)
+    assert answer.status_code in (400, 415)
+    assert "Traceback" not in answer.text
+
+
 def test_health_needs_no_token_and_tells_nothing(guarded: Any) -> None:
     answer = guarded.get("/health")
     assert answer.status_code == 200
