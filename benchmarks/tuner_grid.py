@@ -65,7 +65,7 @@ WORKLOADS = {
         Workload(name="azure_code", file="AzureLLMInferenceTrace_code.csv", rate=2.0, slo="ttft=1s,tpot=25ms", requests=200),
         Workload(name="azure_conv", file="AzureLLMInferenceTrace_conv.head13k.csv", rate=3.75, slo="ttft=1s,tpot=30ms",
                  requests=200),
-        Workload(name="mooncake", file="mooncake_conversation_trace.jsonl.gz", rate=0.35, slo="ttft=5s,tpot=30ms", requests=60),
+        Workload(name="mooncake", file="mooncake_conversation_trace.jsonl.gz", rate=0.3, slo="ttft=5s,tpot=20ms", requests=60),
         Workload(name="tenants", file="vtc_arena_27clients.derived.csv", rate=28.0, slo="ttft=1s,tpot=50ms", requests=200,
                  profile="l40s-llama-3.1-8b"),
     )
