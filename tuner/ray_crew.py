@@ -100,15 +100,16 @@ class RayCrew:
                 told = time.monotonic()
 
     def _heard(self, worker: _Worker, left: _Repeated | _Listed, heard: Heard) -> None:
-        """A worker's answers, or its death: then its order is for whoever is free, and a new worker is asked for."""
+        """A worker's answers, or its death, at its start too: its order is for whoever is free, and a new worker is asked for."""
         try:
             answers = self._ray.get(worker.waited)
         except self._ray.exceptions.RayActorError as error:
-            if error.actor_init_failed or worker.pid is None:
+            self._deaths += 1
+            many = self._deaths > DEATHS + len(self._workers)
+            if error.actor_init_failed or (many and worker.pid is None):
                 raise UsageError(f"--executor ray: a worker cannot start: {_line(error)}; expected tracekit-llm[cluster], this"
                                  " version, on every machine") from None  # fmt: skip
-            self._deaths += 1
-            if self._deaths > DEATHS + len(self._workers):
+            if many:
                 raise TracekitError(f"{self._deaths} workers in a row ended on their own; what is done is kept") from None
             left.back(worker.order)
             worker.start()

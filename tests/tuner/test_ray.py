@@ -52,13 +52,17 @@ def whole(trials: list[Any], n: int) -> None:
     assert len({tuple(trial.params.items()) for trial in trials}) == n
 
 
-def test_a_study_in_files_survives_the_death_of_a_worker(bursts: str, tmp_path: Path, ray: tuple[str, psutil.Process]) -> None:
-    """It dies with -9 amid a trial. What one process alone then says of these trials is the same, and takes no replay more."""
+@pytest.mark.parametrize("which", [0, -1], ids=["the oldest", "the youngest"])
+def test_a_study_in_files_survives_the_death_of_a_worker(
+    which: int, bursts: str, tmp_path: Path, ray: tuple[str, psutil.Process]
+) -> None:
+    """It dies with -9 amid a trial, or, being the youngest of two that start one after the other, before it has begun. What one
+    process alone then says of these trials is the same, and takes no replay more."""
     killed: list[int] = []
 
     def kill_one(done: int, _total: int, _note: str) -> None:
         if done >= 2 and not killed:
-            killed.append(workers_of(ray[1])[0].pid)
+            killed.append(workers_of(ray[1])[which].pid)
             os.kill(killed[0], signal.SIGKILL)
 
     db = tmp_path / "a.duckdb"
