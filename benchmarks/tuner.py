@@ -82,12 +82,15 @@ def _plan(prepared: Prepared, seed: int) -> TunePlan:
     )  # fmt: skip
 
 
-def _searched(plan: TunePlan, replays: Replays, folder: Path, trials: int) -> Point:
-    """A whole search; the point that the tuner takes."""
+def _searched(plan: TunePlan, replays: Replays, folder: Path, trials: int) -> tuple[Point, Point]:
+    """A whole search; the best point it found, and the one that the tuner takes: of those that cannot be told apart from the
+    best, the one nearest to the current policy."""
     study = open_study(plan, folder, None)
     study.first()
     Searcher(study, replays).run(Budget(trials=trials), lambda _: None, lambda: False)
-    return choose(Lookup(plan, replays), study.trials())[0].point
+    found = study.trials()
+    best = max((trial for trial in found if trial.state == TrialState.COMPLETE), key=lambda trial: trial.values[0])
+    return dict(best.params), choose(Lookup(plan, replays), found)[0].point
 
 
 def _grid_figures(prepared: Prepared, grid: Grid, cache: Path) -> dict[str, Figure]:
@@ -97,14 +100,16 @@ def _grid_figures(prepared: Prepared, grid: Grid, cache: Path) -> dict[str, Figu
     best = int(held.argmax())
     with tempfile.TemporaryDirectory() as folder:
         replays = Replays(WindowSources(prepared.store), CellFile(cache / f"{name}.searched.jsonl"))
-        taken = _searched(_plan(prepared, 0), replays, Path(folder), TRIALS)
-    share = float(held[grid.points.index(taken)] / held[best])
+        found, taken = _searched(_plan(prepared, 0), replays, Path(folder), TRIALS)
+    share, kept = (float(held[grid.points.index(point)] / held[best]) for point in (found, taken))
     what = f"{len(grid.points):,} configurations, x{prepared.workload.rate:g}, {prepared.workload.slo}"
     median = float(np.median(held) / held[best])
     current = float(held[grid.points.index(prepared.space.point_of(prepared.policy))] / held[best])
     return {
-        f"{name}_share_of_best": Figure(value=share, unit="", target=SHARE, note=f"{TRIALS} trials took {list(taken.values())};"
+        f"{name}_share_of_best": Figure(value=share, unit="", target=SHARE, note=f"{TRIALS} trials found {list(found.values())};"
                                         f" best of {what}: {list(grid.points[best].values())}"),
+        f"{name}_recommended_share": Figure(value=kept, unit="", note=f"{list(taken.values())}: of what cannot be told from the"
+                                            " best found, the nearest to the current policy"),
         f"{name}_best_attains": Figure(value=float(grid.attained[best]), unit="", target=0.70, note="0.70 to 0.95 asked"),
         f"{name}_median_of_best": Figure(value=median, unit="", target=0.85, at_most=True),
         f"{name}_current_of_best": Figure(value=current, unit="", target=SHARE, at_most=True, note="where a search begins"),
@@ -146,12 +151,13 @@ def _trials_to(goal: float, grid: Grid, index: dict[Any, int], prepared: Prepare
     trials: list[Any] = []
     best: Any = None
     distributions = distributions_of(prepared.space)
+    margins = [1 - MARGINS[min(at, len(MARGINS) - 1)] for at in range(grid.held.shape[1])]
     for number in range(len(grid.points)):
         point = first if number == 0 else propose(trials, np.random.default_rng([seed, number]))
         at = index[tuple(point.items())]
         row = grid.held[at]
         so_far = np.cumsum(row) / np.arange(1, len(row) + 1)
-        cut = next((w for w in range(len(row) - 1) if best is not None and so_far[w] < (1 - MARGINS[w]) * best[w]), None)
+        cut = next((w for w in range(len(row) - 1) if best is not None and so_far[w] < margins[w] * best[w]), None)
         if cut is None:
             trial = create_trial(params=point, distributions=distributions, value=float(so_far[-1]),
                                  user_attrs=grid.learnt(at, len(row)))  # fmt: skip

@@ -40,7 +40,7 @@ __all__ = ["PART", "SECOND", "WORKLOADS", "Grid", "Prepared", "Workload", "load_
 
 SECOND = 1_000_000_000
 LEAD_IN = 20 * SECOND
-SEARCH, HELD = 6, 2
+SEARCH, HELD = 6, 6
 """Windows to search on, and hold-out windows, of which every configuration's value is replayed."""
 PART = {"where": None, "thin": None, "by": None, "spread_ticks": False, "sessions": None, "seed": 0, "limit": None}
 Floats = npt.NDArray[np.float64]
@@ -63,10 +63,10 @@ WORKLOADS = {
     each.name: each
     for each in (
         Workload(name="azure_code", file="AzureLLMInferenceTrace_code.csv", rate=2.0, slo="ttft=1s,tpot=25ms", requests=200),
-        Workload(name="azure_conv", file="AzureLLMInferenceTrace_conv.head13k.csv", rate=3.75, slo="ttft=1s,tpot=30ms",
-                 requests=200),
-        Workload(name="mooncake", file="mooncake_conversation_trace.jsonl.gz", rate=0.3, slo="ttft=5s,tpot=20ms", requests=60),
-        Workload(name="tenants", file="vtc_arena_27clients.derived.csv", rate=28.0, slo="ttft=1s,tpot=50ms", requests=200,
+        Workload(name="azure_conv", file="AzureLLMInferenceTrace_conv.head13k.csv", rate=3.5, slo="ttft=1s,tpot=22ms",
+                 requests=400),
+        Workload(name="mooncake", file="mooncake_conversation_trace.jsonl.gz", rate=0.3, slo="ttft=5s,tpot=20ms", requests=120),
+        Workload(name="tenants", file="vtc_arena_27clients.derived.csv", rate=29.0, slo="ttft=1s,tpot=50ms", requests=200,
                  profile="l40s-llama-3.1-8b"),
     )
 }  # fmt: skip

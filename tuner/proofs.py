@@ -35,11 +35,14 @@ class Proofs:
         self._plan = plan
         self._policies: dict[Mark, tuple[str | None, Limits, float] | None] = {}
         self._looked_at: dict[Mark, set[int]] = {}
+        self._proved: set[Mark] = set()
         self._rest = rest_of(plan.policy)
 
     def known(self, trials: Sequence[FrozenTrial], point: Point) -> bool:
         """Whether ``point`` comes to what one of ``trials`` came to, on all windows that this one replayed."""
         mark = tuple(point.items())
+        if mark in self._proved:  # trials are never taken back
+            return True
         found = self._derived(mark, point)
         if found is None or found[0] is None:
             return False
@@ -50,6 +53,7 @@ class Proofs:
             if proof is None:
                 continue
             if proof["rest"] == rest and all(alike(marks, tuple(one), limits, watermark) for one, marks in proof["windows"]):
+                self._proved.add(mark)
                 return True
             before.add(trial.number)
         return False
