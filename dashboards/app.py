@@ -5,6 +5,7 @@ Everything is served from this process: no page asks the network for anything, a
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from pathlib import Path
 from typing import Any
@@ -74,9 +75,13 @@ def _route(pathname: str | None) -> Any:
 def _read_ahead(app: Dash, book: RunBook) -> None:
     """Answer the timeline before it asks, while the browser still starts the page: what takes long of a large run is kept."""
 
+    def answer(search: str) -> None:
+        with contextlib.suppress(Exception):  # the page asks again, and says what it is; a thread would print it with its values
+            render(book, search, "light", {})
+
     def begin() -> None:
         if request.path.rstrip("/") == "/timeline":
             search = "?" + request.query_string.decode("utf-8", "replace")
-            threading.Thread(target=render, args=(book, search, "light", {}), daemon=True).start()
+            threading.Thread(target=answer, args=(search,), daemon=True).start()
 
     app.server.before_request(begin)

@@ -12,7 +12,7 @@ from tracekit.orders import ReplayOrder, profiles_known, replay_words
 from tracekit.profile_files import list_profile_files
 
 __all__ = [
-    "KNOBS", "LoadedTrace", "held_up", "is_loaded", "loaded_traces", "order_of", "profiles_options", "uploads_folder", "words_of",
+    "KNOBS", "LoadedTrace", "is_loaded", "loaded_traces", "order_of", "profiles_options", "uploads_folder", "words_of",
 ]  # fmt: skip
 
 KNOBS = ("max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold", "num_gpu_blocks")
@@ -37,21 +37,12 @@ def profiles_options(book: RunBook) -> list[dict[str, str]]:
     return known + [{"value": each.key, "label": each.name, "title": each.told} for each in list_profile_files(book.store)]
 
 
-def loaded_traces(book: RunBook) -> list[LoadedTrace]:
-    """Latest first, for a list to pick from; empty where there is no database, or a writer is at work."""
+def loaded_traces(book: RunBook) -> tuple[list[LoadedTrace], str]:
+    """Latest first, for a list to pick from; and who writes so that it cannot be read, empty where it can."""
     try:
-        return _read_traces(book)
-    except LockedError:
-        return []
-
-
-def held_up(book: RunBook) -> str:
-    """Who writes so that the list of traces cannot be read; empty where it can."""
-    try:
-        _read_traces(book)
+        return _read_traces(book), ""
     except LockedError as error:
-        return str(error)
-    return ""
+        return [], str(error)
 
 
 def is_loaded(book: RunBook, name: str) -> bool:

@@ -26,10 +26,10 @@ FIELDS = ("trace", "profile", "policy", "slo", "target", "windows", "price", *FA
 SHOWN_KINDS = 6
 
 
-def choices(book: RunBook, ref: str) -> tuple[list[dict[str, str]], str | None]:
-    """What may be asked about, the run that the address names first; and what is chosen."""
-    listed = [{"value": f"trace:{each.name}", "label": f"{each.name}, {each.requests:,} requests"}
-              for each in loaded_traces(book)]  # fmt: skip
+def choices(book: RunBook, ref: str) -> tuple[list[dict[str, str]], str | None, str]:
+    """What may be asked about, the run that the address names first; what is chosen; and who writes so that nobody can say."""
+    traces, held = loaded_traces(book)
+    listed = [{"value": f"trace:{each.name}", "label": f"{each.name}, {each.requests:,} requests"} for each in traces]
     try:
         row = book.recorded(ref)
         run = None if row is None else load_run(book.store, int(row["run"]))
@@ -38,7 +38,7 @@ def choices(book: RunBook, ref: str) -> tuple[list[dict[str, str]], str | None]:
     if run is not None:
         slo = "" if run["slo"] is not None else ", no SLO"
         listed.insert(0, {"value": f"run:{run['run']}", "label": f"run {run['run']} of {run['trace_name']}{slo}"})
-    return listed, listed[0]["value"] if listed else None
+    return listed, listed[0]["value"] if listed else None, held
 
 
 def kinds_of(book: RunBook, picked: str | None) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from tracekit.engines import ENGINES
 from tracekit.errors import UsageError, shown
 from tracekit.fingerprint import text_digest
 from tracekit.metrics import SloTable, parse_slo
+from tracekit.profile_files import profile_word
 from tracekit.slices import check_slice
 from tracekit.store import Store, load_run
 
@@ -55,8 +56,6 @@ def profiles_known() -> list[tuple[str, str]]:
 
 def replay_words(order: ReplayOrder, *, db: Path) -> list[str]:
     """The command line after ``tracekit``. Errors: ``UsageError`` and ``ConfigError``, as the command itself would say them."""
-    from tracekit.profile_files import profile_word
-
     if order.engine not in ENGINES:
         raise UsageError(f"engine {shown(order.engine)}: expected one of {', '.join(ENGINES)}")
     profile = profile_word(Store(db), order.profile)

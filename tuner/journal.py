@@ -7,6 +7,7 @@ a line that it cut in two is taken off when the study is opened.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -36,7 +37,10 @@ class Journal(JournalFileBackend):
         file = os.open(self._file_path, os.O_WRONLY | os.O_APPEND)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
-            os.write(file, lines)
+            size = os.fstat(file).st_size
+            if os.write(file, lines) < len(lines):  # half a line would spoil all that follow it
+                os.ftruncate(file, size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._file_path)
         finally:
             os.close(file)
 

@@ -8,7 +8,7 @@ from typing import Any
 from dash import Dash, Input, Output, State, dcc, html, no_update
 
 from dashboards.markup import aria, control, data_table
-from dashboards.ordering import KNOBS, held_up, loaded_traces, order_of, profiles_options, uploads_folder, words_of
+from dashboards.ordering import KNOBS, loaded_traces, order_of, profiles_options, uploads_folder, words_of
 from dashboards.queries import RunBook
 from dashboards.uploads import KINDS, MOST_BYTES, checked, decoded, keep
 from dashboards.words import count, seconds
@@ -165,23 +165,16 @@ def _register_start(app: Dash, book: RunBook) -> None:
 
 
 def offered(book: RunBook, sent: dict[str, str], picked: str | None) -> Any:
-    """``options``, and whether there is nothing to wait for: while somebody writes nobody knows which traces there are, and
-    where there are none one may come."""
-    listed, chosen, only, disabled = options(book, sent, picked)
-    held = held_up(book)
-    return listed, chosen, only or (f"waiting: {held}" if held else ""), disabled, bool(listed) and not held
-
-
-def options(book: RunBook, sent: dict[str, str], picked: str | None) -> Any:
-    """What may be picked, what is picked, and why nothing can be started. What has just been sent is picked."""
+    """What may be picked, what is picked, why nothing can be started, whether nothing can, and whether there is nothing to wait
+    for: while somebody writes nobody knows which traces there are, and where there are none one may come. What has just been
+    sent is picked."""
+    traces, held = loaded_traces(book)
     listed = [{"value": f"upload:{key}", "label": f"{name}, just sent"} for key, name in reversed(sent.items())]
-    listed += [
-        {"value": f"trace:{each.name}", "label": f"{each.name}, {count(each.requests)} requests"} for each in loaded_traces(book)
-    ]
+    listed += [{"value": f"trace:{each.name}", "label": f"{each.name}, {count(each.requests)} requests"} for each in traces]
     there = [each["value"] for each in listed]
     chosen = there[0] if sent and (picked is None or not picked.startswith("upload:")) else picked if picked in there else None
-    only = "This dashboard is read-only: it starts nothing." if book.read_only else ""
-    return listed, chosen or (there[0] if there else None), only, book.read_only
+    only = "This dashboard is read-only: it starts nothing." if book.read_only else f"waiting: {held}" if held else ""
+    return listed, chosen or (there[0] if there else None), only, book.read_only, bool(listed) and not held
 
 
 def profiles(book: RunBook, contents: str | None, name: str) -> tuple[Any, Any, str]:

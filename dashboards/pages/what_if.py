@@ -10,7 +10,7 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update, set_prop
 
 from dashboards.address import Address, parse_address
 from dashboards.markup import aria, control
-from dashboards.ordering import held_up, profiles_options
+from dashboards.ordering import profiles_options
 from dashboards.pages.what_if_answer import answer_of
 from dashboards.palette import THEMES
 from dashboards.queries import LATEST, RunBook
@@ -134,11 +134,10 @@ def register(app: Dash, book: RunBook) -> None:
 def _register_choices(app: Dash, book: RunBook) -> None:
     def offered(search: str | None, _: int | None, picked: str | None) -> Any:
         address = parse_address(search)
-        listed, first = choices(book, address.run)
+        listed, first, held = choices(book, address.run)
         asks: Any = no_update
         if ctx.triggered_id != "wi-again":
             asks = address.capacity is None and (address.run != LATEST or not list_capacities(book.store, 1))
-        held = held_up(book)
         only = "This dashboard is read-only: it starts nothing." if book.read_only else f"waiting: {held}" if held else ""
         there = picked if picked in [each["value"] for each in listed] else first
         hardware = [{"value": value, "label": name} for value, name in hardware_known(book.store)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import duckdb
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,6 +21,7 @@ from replay_engine.profile import HardwareFacts, Latency, ModelFacts, load_profi
 from replay_engine.simulator import SimExecutor
 from replay_engine.tables import MODES
 from tracekit.profile_diff import diff_profiles
+from tracekit.store.split_view import PADDED
 
 CASES = default_cases(longest=8192, seats=64, budget=4096)
 H100 = load_profile("h100").latency
@@ -237,3 +239,15 @@ def test_peaks_are_known_by_the_drivers_name() -> None:
     assert found.bandwidth_bytes_s == 4.8e12
     assert found.memory_bytes == 150_000_000_000
     assert known_peaks("x86_64 CPU", 1) is None
+
+
+def test_padding_in_the_database_is_what_the_simulator_adds() -> None:
+    """The view of an iteration's parts has it as SQL: the same for every batch, with prompts and without."""
+    with duckdb.connect() as con:
+        rows = con.execute(
+            f"SELECT prefill_tokens, decode_seqs, {PADDED} FROM (SELECT unnest([0, 1]) AS prefill_tokens) CROSS JOIN"
+            " (SELECT unnest(range(700)) AS decode_seqs)"
+        ).fetchall()
+    tokens, seqs, padded = (np.array(column) for column in zip(*rows, strict=True))
+    assert padded.max() == 15
+    assert np.array_equal(padded, padding_of(tokens, seqs))

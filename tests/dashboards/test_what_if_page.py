@@ -144,11 +144,11 @@ def test_the_page(book: RunBook, document: dict[str, Any], theme: str) -> None:
 def test_nothing_asked_yet(store: Store) -> None:
     found = what_if.render(RunBook(store.path), "", "light")
     assert found[2].startswith("Nothing has been asked yet") and found[7] is None
-    assert what_if.choices(RunBook(store.path), "last") == ([], None)
+    assert what_if.choices(RunBook(store.path), "last") == ([], None, "")
 
 
 def test_the_form_becomes_the_command(book: RunBook) -> None:
-    listed, first = what_if.choices(book, "1")
+    listed, first, _ = what_if.choices(book, "1")
     assert first == "run:1" and listed[0]["label"] == "run 1 of short"
     form = {"trace": "run:1", "target": "95%", "windows": "3", "price": "2.5", "rate": "2", "isl": "1.5", "osl": "0.5",
             "burst": "0", "mix": "chat:2, batch:0.5", "replicas": "3", "kv": "2", "tp": "2", "hardware": "hardware=h20",

@@ -147,7 +147,7 @@ def test_an_upload_is_read_before_it_is_used_and_says_what_is_left_out(book: Run
     assert known[key] == "my_trace.csv.gz"
     path = uploads.find(uploads_folder(book), key).path
     assert path.parent.parent == uploads_folder(book)
-    listed, chosen, only, disabled = replay_page.options(book, known, None)
+    listed, chosen, only, disabled, _ = replay_page.offered(book, known, None)
     assert (listed[0]["value"], chosen, only, disabled) == (f"upload:{key}", f"upload:{key}", "", False)
     job = work.start_job(book, "replay", words_of(book, {"trace": chosen, "engine": "sim", "profile": "h100-llama-3.1-8b"}))
     status = ended(book, job)
@@ -345,7 +345,7 @@ def test_a_read_only_dashboard_starts_and_stops_nothing(book: RunBook) -> None:
         form = {"trace": "trace:demo_trace", "profile": "h100-llama-3.1-8b"}
         assert "this dashboard is read-only; from the shell: tracekit replay" in str(replay_page.begin(reading, form))
         assert "takes no files" in str(replay_page.take(reading, sent(CSV.encode()), "t.csv", {})[1])
-        assert replay_page.options(reading, {}, None)[2:] == ("This dashboard is read-only: it starts nothing.", True)
+        assert replay_page.offered(reading, {}, None)[2:4] == ("This dashboard is read-only: it starts nothing.", True)
         with pytest.raises(UsageError, match="read-only"):
             acts.replay_change(reading, "1", book_findings(book, "1")[0])
         with pytest.raises(UsageError, match="read-only"):
