@@ -61,6 +61,11 @@ class Latency:
         """Every cost ``factor`` times as high."""
         return Latency(**{each.name: factor * getattr(self, each.name) for each in fields(self)})
 
+    @property
+    def known(self) -> bool:
+        """Whether it says what an iteration takes: that of a measured engine that nobody has calibrated does not."""
+        return bool(self.floor_ns or self.a_ns or self.b_ns)
+
     def costs(self) -> dict[str, float]:
         """The coefficients by name, that of padding only where there is one."""
         return {name: value for name, value in asdict(self).items() if value or name != "p_ns"}

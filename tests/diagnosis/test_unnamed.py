@@ -116,6 +116,14 @@ def test_it_stands_in_the_verdict(slow: RunData) -> None:
     assert len(lines) == 4 and lines[0].startswith("verdict: QUEUE_SEATS") and effect.what in lines[2]
 
 
+def test_nothing_is_longer_than_what_nobody_said(calm: RunData) -> None:
+    """A real engine that nobody has calibrated has a profile without costs: no time is beside it, and no multiple of nothing."""
+    profile = replace(calm.profile, synthetic=True, latency=Latency())
+    found = diagnose(RunData(setup=replace(calm.setup, profile=profile), tables=calm.tables))
+    assert found.expected is None and not found.findings
+    assert any("tracekit calibrate" in each for each in found.warnings)
+
+
 def test_a_profile_that_does_not_hold_shows_in_all_iterations(calm: RunData) -> None:
     quick = Latency(**{each.name: getattr(calm.profile.latency, each.name) / 1.6 for each in fields(Latency)})
     profile = replace(calm.profile, synthetic=True, latency=quick)

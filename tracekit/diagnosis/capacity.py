@@ -110,9 +110,9 @@ def capacity_of(
     engines: int | None = None,
 ) -> Capacity | None:
     """Of the requests of ``mask`` (all), with ``cached`` prompt tokens taken from caches (what was, if not given), spread over
-    ``engines`` like that of ``replica``; ``None`` without requests."""
+    ``engines`` like that of ``replica``; ``None`` without requests, or where the profile does not say what they cost."""
     rows = data.outcomes if mask is None else data.outcomes[mask]
-    if not len(rows):
+    if not len(rows) or not data.profile.latency.known:
         return None
     rules, config, latency = data.policy.rules, data.engine_of(replica), data.profile.latency
     taken = np.maximum(rows["cached_tokens"], 0) if cached is None else cached if mask is None else cached[mask]

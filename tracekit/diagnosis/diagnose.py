@@ -50,7 +50,10 @@ def diagnose(data: RunData) -> Diagnosis:
 
 
 def _settled(view: View, remaining: Remaining) -> list[Settled]:
-    """Claims in the detectors' order with what each gets, those that are worth a finding; what nobody claims remains."""
+    """Claims in the detectors' order with what each gets, those that are worth a finding; what nobody claims remains. Where the
+    profile does not say what iterations cost none can be weighed: a warning says so (``remarks``)."""
+    if not view.data.profile.latency.known:
+        return []
     settled = []
     for detector in DETECTORS:
         said = detector(view)

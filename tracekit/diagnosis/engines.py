@@ -30,10 +30,9 @@ class RunEngines:
 
     def cost(self, replica: int) -> CostForm | None:
         """What an iteration of a replica is expected to take; ``None`` where the profile has no times."""
-        latency = self.latency
-        if not (latency.floor_ns or latency.a_ns or latency.b_ns):
+        if not self.latency.known:
             return None
-        return CostForm(latency, engine_settings(self.policy, replica).async_scheduling)
+        return CostForm(self.latency, engine_settings(self.policy, replica).async_scheduling)
 
     def reserved_blocks(self, replica: int) -> int:
         """KV blocks that admission leaves free (the watermark)."""

@@ -36,7 +36,12 @@ def remarks_of(view: View) -> tuple[str, ...]:
 
 def warnings_of(view: View) -> tuple[str, ...]:
     """Metrics that point the wrong way."""
-    rows, found = view.data.outcomes, []
+    rows, found = view.data.outcomes, list[str]()
+    if not view.data.profile.latency.known:
+        found.append(
+            "the profile says of no iteration what it costs, so that what a request takes alone counts as nothing:"
+            " tracekit calibrate, of this run, makes one that does"
+        )
     n = int(view.finished.sum())
     if 0 < n < 1000:
         found.append(f"a 99th percentile of {n} requests rests on {max(n // 100, 1)} of them")

@@ -45,8 +45,8 @@ _OPEN = ("under_way", "unrefused", "prefill", "first_step", "batch_hold", "decod
 
 def expected_of(view: View, remaining: Remaining) -> Expected | None:
     """The model beside the run, and the effects without a name. ``remaining``: excess that no finding has claimed. ``None`` for a
-    run that kept no iterations."""
-    if not view.data.has_iterations or not len(view.data.outcomes):
+    run that kept no iterations, or whose profile does not say what they cost."""
+    if not view.data.has_iterations or not len(view.data.outcomes) or not view.data.profile.latency.known:
         return None
     found = _Look(view, remaining)
     effects = sorted((*found.slow(), *found.silent(), *found.beyond()), key=lambda each: -each.over_ns)
