@@ -66,7 +66,6 @@ class PointSampler(BaseSampler):
         self._seed = seed
         self._sign = sign
         self._known = known
-        self._parameters: dict[int, Floats] = {}
         self._all: list[Point] | None = list(space.points()) if space.size <= MOST else None
         self._codes = None if self._all is None else encode(space, self._all)
         self._marks = [_mark(point) for point in self._all or ()]
@@ -117,8 +116,7 @@ class PointSampler(BaseSampler):
             shares = np.ones((len(y), 0))
         else:
             y = y / y.max() * max(t.user_attrs[PARTS][0] for t, _ in values if t.state == TrialState.COMPLETE)
-        model = Product(x, shares, y, rng, self._parameters)
-        self._parameters = model.parameters
+        model = Product(x, shares, y, rng)
         done = {t.number for t, _ in values}
         waiting = [point_of_trial(t) for t in trials if t.number not in done and t.state == TrialState.RUNNING]
         if waiting:

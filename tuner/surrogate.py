@@ -4,8 +4,9 @@ Every ordered knob is one coordinate, the place of its level between 0 and 1; an
 that is not active stands at the middle. The cap on a prefill chunk stands where it takes effect: no chunk is larger than the
 token budget, so that no cap (0) and any cap above the budget are the budget. The kernel is Matern 5/2 with a length per
 coordinate; lengths, noise and scale maximise the marginal likelihood under a wide prior for lengths of about half a knob's
-range (a knob may not matter at all), by a random search that starts at the last best, a batch of tries at a time. Optuna's
-own Gaussian process needs torch and scipy, and takes 100 ms a trial; this one takes a few.
+range (a knob may not matter at all), by a random search from the prior, a batch of tries at a time: nothing is carried from one
+trial to the next, or a search that was killed would go on otherwise. Optuna's own Gaussian process needs torch and scipy, and
+takes 100 ms a trial; this one takes a few.
 
 Attainment is a product: what shares of the requests meet each part of their SLO, times what is left by their not being
 independent (``Product``). Each share follows the knobs more simply than the product, which has its best where they cross.
@@ -26,7 +27,7 @@ from tuner.space import BUDGET, CHUNK, Space
 __all__ = ["Product", "Surrogate", "encode", "expected_improvement"]
 
 Floats = npt.NDArray[np.float64]
-BATCH, AFRESH, NEAR = 10, 2, 2
+BATCH, AFRESH, NEAR = 10, 2, 3
 """Tries at a time, and batches of them: with some parameters as the prior has them, then all near the best."""
 JITTER = 1e-8
 SAME = 1e-9
@@ -75,12 +76,10 @@ class Surrogate:
     weights: Floats
 
     @classmethod
-    def fit(cls, x: Floats, y: Floats, rng: np.random.Generator, start: Floats | None = None) -> Surrogate:
+    def fit(cls, x: Floats, y: Floats, rng: np.random.Generator) -> Surrogate:
         """``x`` ``[n, d]``, ``y`` ``[n]``, larger is better; n of at least 2."""
         best = np.full(x.shape[1] + 1, LENGTH)
         best[-1] = NOISE
-        if start is not None and len(start) == len(best):
-            best = start
         z = (y - y.mean()) / (float(y.std()) or 1.0)
         squares = (x.T[:, :, None] - x.T[:, None, :]) ** 2
         score = -math.inf
@@ -151,17 +150,14 @@ def _likelihoods(squares: Floats, z: Floats, tried: Floats) -> Floats:
 
 
 class Product:
-    """Of shares, each of which has a process of its own, and one of what their product leaves of the value. ``parameters`` of an
-    earlier one are where the search for them begins, by column."""
+    """Of shares, each of which has a process of its own, and one of what their product leaves of the value."""
 
-    def __init__(self, x: Floats, shares: Floats, y: Floats, rng: np.random.Generator, start: Mapping[int, Floats]) -> None:
+    def __init__(self, x: Floats, shares: Floats, y: Floats, rng: np.random.Generator) -> None:
         """``x`` ``[n, d]``, ``shares`` ``[n, k]``, ``y`` ``[n]`` a share too."""
         self._columns = [*shares.T, y - shares.prod(axis=1)]
         self._processes = [
-            Surrogate.fit(x, column, rng, start.get(at)) if np.ptp(column) > SAME else float(column[0])
-            for at, column in enumerate(self._columns)
+            Surrogate.fit(x, column, rng) if np.ptp(column) > SAME else float(column[0]) for column in self._columns
         ]
-        self.parameters = {at: each.parameters for at, each in enumerate(self._processes) if isinstance(each, Surrogate)}
 
     def expect(self, points: Floats) -> None:
         """``points`` are being tried: they count as what is expected of them."""

@@ -81,6 +81,17 @@ def test_no_point_is_proposed_twice_and_then_there_is_none() -> None:
         sampler.propose(trials, np.random.default_rng(9))
 
 
+def test_a_proposal_depends_on_the_trials_alone() -> None:
+    """Not on what was proposed before in this process: a search that was killed goes on as it would have."""
+    sampler, trials = PointSampler(PLANE, 5), list[Any]()
+    for number in range(25):
+        point = sampler.propose(trials, np.random.default_rng([5, number]))
+        assert PointSampler(PLANE, 5).propose(trials, np.random.default_rng([5, number])) == point
+        parts = {PARTS: [hill(point) / 10, 1 - point["a"] / 19, point["b"] / 19]}
+        trials.append(create_trial(params=point, distributions=distributions_of(PLANE), value=hill(point), user_attrs=parts))
+        trials[-1].number = number
+
+
 def test_the_first_moves_lower_what_shares_an_iteration() -> None:
     budgets, seqs, caps = (256, 512, 1024, 2048, 8192), (64, 256, 1024), (128, 256, 512, 1024, 0)
     space = Space(knobs=(Knob(name=BUDGET, levels=budgets), Knob(name=SEQS, levels=seqs), Knob(name=CHUNK, levels=caps)))
@@ -185,7 +196,7 @@ def test_a_product_goes_through_what_it_has_seen_and_is_less_sure_elsewhere(seed
     if level:
         parts[:, 2], parts[:, 0] = 0.5, parts[:, 1] * 0.5  # a part that is the same everywhere
     x = encode(PLANE, points)
-    model = Product(x, parts[:, 1:], parts[:, 0], rng, {})
+    model = Product(x, parts[:, 1:], parts[:, 0], rng)
     mean, spread = model.predict(x)
     assert np.abs(mean - parts[:, 0]).max() <= 0.1
     everywhere = encode(PLANE, list(PLANE.points()))
