@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from replay_engine.tables import TABLES
 from tracekit.diagnosis.diagnose import diagnose
+from tracekit.diagnosis.own_costs import with_own_costs
 from tracekit.diagnosis.run_data import RunData, tidy
 from tracekit.diagnosis.text import three_lines
 from tracekit.diagnosis.verdict import build_verdict
@@ -35,7 +36,7 @@ def verdict_at_once(setup: Setup, record: RunRecord) -> AtOnce:
     """Diagnose a replay that has finished and is not committed yet."""
     try:
         tables = {name: tidy(name, record.rows(name)) for name in TABLES}
-        data = RunData(setup=replace(setup, torch=None), tables=tables)
+        data = with_own_costs(RunData(setup=replace(setup, torch=None), tables=tables, measured=setup.torch is not None))
         found = diagnose(data)
         document = build_verdict(data, found, budget=None)
     except Exception as error:  # the replay itself is whole: its record must not be lost to a fault of the diagnosis

@@ -3,7 +3,8 @@
 Replays are counted in iterations, not in seconds, so that the same inputs give the same proof on any machine with any number
 of workers. First come the first change of every finding, causes before consequences, and the changes that tempt; then second
 choices, where the first did not hold; then what holds without one of its settings. A change that several findings propose is
-replayed once.
+replayed once. A run that a real engine took is held against its own requests replayed unchanged: what differs then is the change,
+not the model.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from tracekit.diagnosis.ablation import ablated, less_of
 from tracekit.diagnosis.behind import with_behind
 from tracekit.diagnosis.finding import Change, Diagnosis, Finding, Proof, confirmed
 from tracekit.diagnosis.judgement import Judge
+from tracekit.diagnosis.own_costs import with_model_error
 from tracekit.diagnosis.run_data import RunData
 from tracekit.diagnosis.trial import base_trial
 from tracekit.diagnosis.trial_budget import Bench
@@ -53,8 +55,12 @@ def _proved(
 ) -> tuple[Diagnosis, int]:
     """The proofs, and the iterations that are left."""
     gaps = any(finding.measure == "gap" for finding in diagnosis.findings) and data.has_iterations
-    judge = Judge(data, base_trial(data, gaps=gaps), Yardstick.of(data))
-    bench = Bench(data, budget)
+    unchanged, bench = data, Bench(data, budget)
+    if data.measured and diagnosis.findings:  # a change is replayed by the simulator, and so is what it is held against
+        unchanged = RunData.replayed(data.setup)
+        bench.left -= len(unchanged.iterations)
+        diagnosis = with_model_error(data, unchanged, diagnosis)
+    judge = Judge(data, base_trial(unchanged, gaps=gaps), Yardstick.of(data))
     done = 0
     planned = 0
 

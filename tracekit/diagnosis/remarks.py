@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tracekit.diagnosis.claim import percent, seconds
+from tracekit.diagnosis.own_costs import is_own
 from tracekit.diagnosis.signals import quarters_s
 from tracekit.diagnosis.view import View
 from tracekit.errors import shown
@@ -41,6 +42,13 @@ def warnings_of(view: View) -> tuple[str, ...]:
         found.append(
             "the profile says of no iteration what it costs, so that what a request takes alone counts as nothing:"
             " tracekit calibrate, of this run, makes one that does"
+        )
+    elif is_own(view.data):
+        fit = view.data.profile.fit
+        found.append(
+            f"nobody has said what this engine's iterations cost: held against a fit to these {fit['iterations']:,} themselves"
+            f" (median error {percent(fit['median_error'])}), which takes what is always slow for normal;"
+            " tracekit calibrate, of this run, keeps it"
         )
     n = int(view.finished.sum())
     if 0 < n < 1000:

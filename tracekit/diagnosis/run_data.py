@@ -54,7 +54,7 @@ class RunData:
     """One replay. ``setup.source`` has the requests, by index; ``tables`` the rows (dtypes ``LAYOUTS``; ns on the engine clock,
     tokens, blocks), sorted: iterations (``Columns``) and prefill entries by replica and iteration, spans by request and time,
     outcomes by request. ``run``: its number where it is stored. A run that kept fewer events has empty tables
-    (``has_iterations``).
+    (``has_iterations``). ``measured``: a real engine took the times, which replays of a change do not.
     """
 
     setup: Setup
@@ -62,6 +62,7 @@ class RunData:
     state: str = "finished"
     run: int | None = None
     name: str | None = None
+    measured: bool = False
 
     @classmethod
     def replayed(cls, setup: Setup) -> RunData:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from replay_engine.policy import Policy
 from replay_engine.profile import parse_profile
 from replay_engine.tables import ENUMS, NULLABLE, TABLES
+from tracekit.diagnosis.own_costs import with_own_costs
 from tracekit.diagnosis.run_data import LAYOUTS, RunData, tidy
 from tracekit.door_facts import door_facts
 from tracekit.errors import UsageError
@@ -26,15 +27,18 @@ __all__ = ["load_run_data", "setup_of"]
 
 
 def load_run_data(store: Store, text: str) -> RunData:
-    """The run that a number, ``last`` or a name means. ``UsageError``: no such run, one that kept no requests, or one whose
-    trace is not in the database any more."""
+    """The run that a number, ``last`` or a name means; under costs fitted to it where its profile has none. ``UsageError``: no
+    such run, one that kept no requests, or one whose trace is not in the database any more."""
     row = load_run(store, resolve_run(store, text))
     setup = setup_of(store, row)
     with store.read() as con:
         tables = {table: tidy(table, _rows(con, table, row["run"])) for table in TABLES}
     if not len(tables["outcomes"]):
         raise UsageError(f"run {row['run']} keeps no requests (--events {row['events']}); replay with --events full")
-    return RunData(setup=setup, tables=tables, state=row["state"], run=row["run"], name=row["name"])
+    data = RunData(
+        setup=setup, tables=tables, state=row["state"], run=row["run"], name=row["name"], measured=row["engine"] != "sim"
+    )
+    return with_own_costs(data)
 
 
 def setup_of(store: Store, row: dict[str, Any]) -> Setup:
