@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.rank_agreement import OBJECTIVES, agreement, objectives, settings
+from benchmarks.rank_agreement import OBJECTIVES, agreement, held_out_regret, objectives, settings
 from benchmarks.unseen import Unseen, simulated
 from replay_engine.profile import Latency
 
@@ -29,3 +29,15 @@ def test_an_engine_of_other_speed_is_ranked_alike_and_one_of_another_make_is_not
     assert tau > 0.8
     assert regret < 0.03
     assert agreement(rows["other"], rows["true"], "e2e_mean")[0] < tau
+
+
+def test_a_regret_is_held_out_of_the_rounds_that_chose_the_best() -> None:
+    """Of two settings that are alike but for noise, the one that was less lucky costs something in the mean of all rounds."""
+    pairs = ((100.0, 90.0), (90.0, 100.0), (100.0, 96.0), (96.0, 100.0))
+    noisy = [[{"e2e_mean": one}, {"e2e_mean": other}] for one, other in pairs]
+    first = [{"e2e_mean": 1.0}, {"e2e_mean": 2.0}]
+    found = held_out_regret(first, noisy, "e2e_mean")
+    # medians of the other three: 96, 100 -> the first, 100, 96 -> the second, and so on
+    assert found == (0 + (90 / 100 - 1) + 0 + (96 / 100 - 1)) / 4
+    worse = [[{"e2e_mean": 110.0}, {"e2e_mean": 100.0}]] * 3
+    assert round(held_out_regret(first, worse, "e2e_mean"), 9) == 0.1
