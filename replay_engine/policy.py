@@ -17,6 +17,7 @@ from replay_engine.plugins import check_plugins
 from replay_engine.policy_defaults import derive_scheduler
 from replay_engine.pool_settings import Pools, derive_pools, pool_of, pools_from, with_pool_knob
 from replay_engine.profile import Profile
+from replay_engine.releases import ASSUMED, with_known_release
 from replay_engine.rule_tables import RULE_TABLES, Tables, knob_hint, rules_from, rules_to, with_rule
 from replay_engine.rules import Rules
 from replay_engine.settings_file import file_name, locate, nearest, one_line, parse_toml, render_toml, with_nested
@@ -35,7 +36,7 @@ __all__ = [
 ]
 
 KNOWN_TABLES = ("scheduler", *RULE_TABLES, "pools", "slo")
-_KEPT = (" is ignored: ", "the command ", "SGLang")
+_KEPT = (" is ignored: ", "the command ", "SGLang", ASSUMED)
 """What marks a note of the source, to be kept when settings are derived again."""
 
 
@@ -140,7 +141,9 @@ def parse_sglang_command(text: str, profile: Profile) -> Policy:
 
 def apply_set(policy: Policy, sets: Iterable[str], profile: Profile) -> Policy:
     """The policy with ``knob=value`` or ``table.knob=value`` pairs applied, and everything that depends on them derived."""
-    kept = tuple(note for note in policy.notes if any(mark in note for mark in _KEPT))
+    sets = tuple(sets)
+    said = any(each.partition("=")[0].strip().removeprefix("scheduler.") == "engine_version" for each in sets)
+    kept = tuple(note for note in policy.notes if any(mark in note for mark in _KEPT) and not (said and ASSUMED in note))
     rules = rules_to(policy.rules, changed_only=True)
     given = _Given(name=policy.name, settings=dict(policy.settings), rules=rules, pools=policy.pools, slo=dict(policy.slo),
                    notes=kept)  # fmt: skip
@@ -265,7 +268,8 @@ def _derived(given: _Given, profile: Profile) -> Policy:
     """Everything that follows from what is given, checked."""
     try:
         rules = rules_from(given.rules)
-        settings, implications = implied(given.settings, rules)
+        own, assumed = with_known_release(given.settings)
+        settings, implications = implied(own, rules)
         scheduler, derivations = derive_scheduler(settings, profile)
         check(scheduler, rules)
         engines = derive_pools(settings, given.pools, profile, scheduler.max_model_len) if rules.pd.prefill else {}
@@ -275,9 +279,9 @@ def _derived(given: _Given, profile: Profile) -> Policy:
         check_plugins(rules)
     except ConfigError as error:
         raise _located(error, given) from None
-    notes = (*given.notes, *implications, *derivations, *remarks(scheduler, rules))
+    notes = (*given.notes, *assumed, *implications, *derivations, *remarks(scheduler, rules))
     return Policy(
-        name=given.name, scheduler=scheduler, rules=rules, settings=given.settings, slo=given.slo, notes=notes,
+        name=given.name, scheduler=scheduler, rules=rules, settings=own, slo=given.slo, notes=notes,
         pools=given.pools, engines=engines,
     )  # fmt: skip
 

@@ -19,10 +19,15 @@ from replay_engine.sglang_flags import looks_like_sglang
 from replay_engine.vllm_flags import looks_like_command
 from tracekit.errors import UsageError, shown
 from tracekit.fitted_settings import fitted_note, fitted_sets
+from tracekit.logged_args import logged_sets
 
 __all__ = ["policy_from", "serving_command"]
 
 LARGEST = 1 << 20
+_OF_A_TRACE = (
+    "says something of the trace, for a fit (calibrate), its --check and diagnose --observed; a replay shares the blocks that the"
+    " trace's own hashes name (docs/formats.md); expected it left out"
+)
 _SHELL = re.compile(r"(?:^|/)(?:ba|da|z|a)?sh$")
 _ENGINE = re.compile(r"\bvllm\s+serve\b|\bvllm\.entrypoints\b|\bsglang\.launch_server\b|\bsglang\s+serve\b")
 _VARIABLE = re.compile(r"\$\((\w+)\)|\$\{(\w+)\}|\$(\w+)")
@@ -41,11 +46,20 @@ class _Served(NamedTuple):
 
 
 def policy_from(profile: Profile, source: str | None, sets: Iterable[str] = (), *, fitted: bool = True) -> Policy:
-    """``build_policy``, where ``source`` may also be a YAML file. Without one, a profile that was fitted under settings brings
-    them along (unless not ``fitted``), and ``sets`` go on top; a note says so. ``UsageError``, ``ConfigError``."""
+    """``build_policy``, where ``source`` may also be a YAML file, a log of vLLM or its ``non-default args`` line. Without one, a
+    profile that was fitted under settings brings them along (unless not ``fitted``), and ``sets`` go on top; a note says so.
+    ``UsageError``, ``ConfigError``."""
+    sets = tuple(sets)
+    for each in sets:
+        if each.strip().startswith("trace."):
+            raise UsageError(f"--set {shown(each)}: {_OF_A_TRACE}")
+    logged = None if source is None else logged_sets(source)
+    if logged is not None:
+        policy = build_policy(profile, None, (*logged, *sets))
+        note = f"{', '.join(logged) or 'nothing but defaults'}: what vLLM logged at its start"
+        return replace(policy, notes=(note, *policy.notes))
     if source is not None or not fitted:
         return build_policy(profile, None if source is None else serving_command(source), sets)
-    sets = tuple(sets)
     policy = build_policy(profile, None, (*fitted_sets(profile, sets), *sets))
     note = fitted_note(profile, sets)
     return policy if note is None else replace(policy, notes=(note, *policy.notes))

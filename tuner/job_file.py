@@ -42,7 +42,8 @@ def read_job(path: str, options: Mapping[str, Any], typed: set[str]) -> dict[str
     try:
         document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{where}: {' '.join(str(error).split())}; expected a TOML file with a table [tune]") from None
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise UsageError(f"{where}: {reason}; expected a TOML file with a table [tune]") from None
     table = document.get("tune")
     if not isinstance(table, Mapping):
         raise UsageError(f"{where}: has no table [tune]; expected one")

@@ -82,7 +82,8 @@ def _read(text: str, policy: Policy, profile: Profile) -> tuple[Knob, ...]:
     try:
         document = tomllib.loads(Path(text).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{where}: {' '.join(str(error).split())}; expected a TOML file with a table [space]") from None
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise UsageError(f"{where}: {reason}; expected a TOML file with a table [space]") from None
     table = document.get("space")
     if not isinstance(table, Mapping) or not table:
         raise UsageError(f"{where}: has no table [space]; expected one, with the levels of each knob")

@@ -64,4 +64,6 @@ def find_accelerator(name: str) -> Accelerator:
         if wanted in (each.name.lower().replace(" ", "-"), *each.aliases):
             return each
     known = [alias for each in ACCELERATORS for alias in each.aliases]
-    raise ConfigError(f"hardware {one_line(name)}: no such accelerator; {nearest(wanted, known)}; known: {', '.join(known)}")
+    close = nearest(wanted, known)
+    more = "" if close.startswith("expected") else f" known: {', '.join(known)}"
+    raise ConfigError(f"hardware {one_line(name)}: no such accelerator; {close}{more}")

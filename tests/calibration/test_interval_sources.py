@@ -149,6 +149,9 @@ def test_a_restart_and_broken_lines_tell_nothing(run: RunData, tmp_path: Path) -
 
 def test_what_the_size_of_the_cache_and_prefix_hits_leave_open_is_said(run: RunData, tmp_path: Path) -> None:
     path = stats_log(run, tmp_path / "no.log", header=False, hits=37.0)
+    bare = fitted(path)
+    told = [*bare.profile.provenance.values(), *(str(cell) for table in bare.tables for row in table.rows for cell in row)]
+    assert not any(word.startswith("nan") for text in told for word in text.split()), "no range where nothing is told"
     report = fitted(path)
     terms = {term["name"]: term for term in report.document["terms"]}
     assert report.profile.latency.e_ns == 0 and "KV cache is not known" in terms["e"]["verdict"]

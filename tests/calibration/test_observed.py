@@ -226,7 +226,7 @@ def test_settings_are_read_from_what_vllm_logs() -> None:
     assert known.given >= {"max_num_seqs", "num_gpu_blocks", "max_num_batched_tokens", "enable_prefix_caching"}
     for text, release in (("0.24.0", "0.24.0"), ("v0.25.1", "0.24.0"), ("0.33.0", "0.33.0"), ("1.2", "0.33.0")):
         assert known_settings(None, (f"engine_version={text}",), None).policy.scheduler.engine_version == release
-    with pytest.raises(UsageError, match="expected a release of vLLM"):
+    with pytest.raises(ConfigError, match="expected a release of vLLM"):
         known_settings(None, ("engine_version=latest",), None)
     with pytest.raises(UsageError, match="non-default args"):
         known_settings("non-default args: {'a': b}", (), None)

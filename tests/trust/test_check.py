@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from replay_engine.config import ConfigError
 from replay_engine.policy import build_policy
 from replay_engine.profile import Profile, load_profile
 from tracekit.cli.main import main
@@ -20,7 +21,7 @@ from tracekit.trust import check_profile
 from tracekit.trust.accuracy import Latencies
 from tracekit.trust.check import setup_on
 from tracekit.trust.drift import drift_of
-from tracekit.trust.regime import slowed
+from tracekit.trust.regime import regime_words, slowed
 
 TRUE = load_profile("h100")
 SEATS = (8, 16, 32, 96)
@@ -109,6 +110,36 @@ def test_configurations_are_ranked(folder: Path) -> None:
     only = check_profile(TRUE, None, configs=folder / "configs.toml")
     assert only.ranked.keys() == report.ranked.keys()
     assert only.trace == "seats-8"
+
+
+@pytest.mark.parametrize(
+    ("second", "says"),
+    [
+        ('trace = "seats-8.jsonl"', "all 2 configurations come out alike"),
+        ('trace = "silent.jsonl"', "nothing was observed under config 2"),
+    ],
+)
+def test_configurations_that_cannot_be_ranked_are_said(second: str, says: str, folder: Path, tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in (folder / "seats-8.jsonl").read_text(encoding="utf-8").splitlines()]
+    for name in ("seats-8.jsonl", "silent.jsonl"):
+        kept = rows if name == "seats-8.jsonl" else [{k: v for k, v in row.items() if not k.endswith("_ts")} for row in rows]
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+    (tmp_path / "two.toml").write_text(f'[[config]]\ntrace = "seats-8.jsonl"\n[[config]]\n{second}\n', encoding="utf-8")
+    report = check_profile(TRUE, None, configs=tmp_path / "two.toml")
+    assert not report.ranked
+    assert [says in note for note in report.notes if note.startswith("rank agreement")] == [True]
+    (tmp_path / "two.toml").write_text('[[config]]\ntrace = "gone.jsonl"\n' * 2, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"two.toml, config 1: trace = gone.jsonl: no such file"):
+        check_profile(TRUE, None, configs=tmp_path / "two.toml")
+
+
+@pytest.mark.parametrize(
+    ("busy", "waiting", "name"),
+    [(0.33, 0.56, "loaded in bursts"), (0.97, 0.56, "overloaded"), (0.97, 0.2, "loaded"), (0.2, 0.0, "light")],
+)
+def test_an_engine_that_idles_is_not_overloaded(busy: float, waiting: float, name: str) -> None:
+    load = {"busy": busy, "waiting": waiting, "refused_by": {}}
+    assert regime_words(load, 1.1).startswith(f"load regime: {name}; ")
 
 
 def test_a_profile_of_another_kind_ranks_wrong(folder: Path) -> None:

@@ -138,7 +138,7 @@ def report_intervals(
     predicted = latency.floor_ns + latency.b_ns * rows.tokens + latency.d_ns * rows.seqs
     predicted = predicted + latency.e_ns * np.where(np.isfinite(rows.kv), rows.kv, 0.0)
     error = float(np.median(np.abs(predicted / rows.took_ns - 1)))
-    said = {term.name: f"{term.verdict} by {len(rows)} {what}, {term.low:.4g} to {term.high:.4g}" for term in terms}
+    said = {term.name: _words(term, f"{len(rows)} {what}") for term in terms}
     whose = "0 stands" if prior is None else f"prior: {prior.name}"
     sources = {"device": f"fitted to means of {what}", "floor_ns": f"{said['floor']}; host time within",
                "a_ns": "the floor: means do not show how many prompt tokens ride free", "host": "0: within the floor",
@@ -161,11 +161,21 @@ def report_intervals(
     ])  # fmt: skip
     if prior is not None and prior.model is not None:
         report.lines += [f"implied by {name}: {value}" for name, value in implied(latency, prior.model, prior.hardware)]
-    table = tuple((term.name, UNITS[term.name], term.value, term.low, term.high, term.verdict) for term in terms)
+    table = tuple((term.name, UNITS[term.name], term.value, *_range(term), term.verdict) for term in terms)
     head = ("term", "unit", "value", "from", "to", "verdict")
     report.tables.append(ReportTable(title="what the means tell", head=head, rows=table))
     report.document = _document(rows, terms, error)
     return report
+
+
+def _words(term: Term, what: str) -> str:
+    low, high = _range(term)
+    return term.verdict if low is None else f"{term.verdict} by {what}, {low:.4g} to {high:.4g}"
+
+
+def _range(term: Term) -> tuple[float | None, float | None]:
+    """Of a term that nothing tells there is none."""
+    return (None, None) if np.isnan(term.high) else (term.low, term.high)
 
 
 def _document(rows: Intervals, terms: list[Term], error: float) -> dict[str, Any]:

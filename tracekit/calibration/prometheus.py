@@ -7,7 +7,9 @@ has sums since the engine's start: one mean, from which nothing follows.
 
 from __future__ import annotations
 
+import gzip
 import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,10 +89,14 @@ def _files(source: str) -> Iterator[list[str]]:
     try:
         for each in sorted(path.iterdir()) if path.is_dir() else [path]:
             if each.is_file():
-                yield each.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError as error:
-        reason = error.strerror or "not readable"
+                yield _unpacked(each.read_bytes()).decode("utf-8", errors="replace").splitlines()
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or "not readable"
         raise InputError(reason, file=shown(source, 200), expected="Prometheus metrics as text") from None
+
+
+def _unpacked(data: bytes) -> bytes:
+    return gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
 
 
 def _sized(facts: LogFacts, labels: str) -> LogFacts:

@@ -6,7 +6,9 @@ something to it; any other option is refused, so that none is ignored in silence
 
 from __future__ import annotations
 
+import gzip
 import os
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from importlib import import_module
@@ -176,16 +178,20 @@ def find_kind(request: SourceRequest) -> str:
     if path.is_file() and path.suffix == ".parquet" and _has_iterations(path):
         return "events"
     if path.is_file():
-        with path.open("rb") as file:
-            start = file.read(_LOOK)
-            middle = b"" if len(start) < _LOOK else _middle(file, path.stat().st_size)
+        text = _looked_at(path)
         for name, marks in _MARKS.items():
-            if all(mark in start + middle for mark in marks):
+            if all(mark in text for mark in marks):
                 return name
+        if any(mark in text for mark in _OF_VLLM):
+            raise InputError("a log of vLLM without iteration lines or statistics", file=shown_path(request.source), expected=(
+                "one with --enable-logging-iteration-details, or the ten-second lines that --disable-log-stats leaves out"
+            ))  # fmt: skip
         if _is_trace(path):
             return "latencies"
     if (path / "config.json").is_file():
         return "roofline"
+    if path.is_dir() and any(_MARKS["prometheus"][0] in _looked_at(each) for each in _files_in(path, 3)):
+        return "prometheus"
     if path.exists():
         raise UsageError(f"{shown_path(request.source)}: not a source of a known kind; expected {_expected()}")
     if os.sep in request.source or not Path(request.db).exists():
@@ -200,6 +206,8 @@ _MARKS = {
     "sglang-log": (b"Decode batch", b"#running-req"), "roofline": (b'"num_hidden_layers"', b'"hidden_size"'),
 }  # fmt: skip
 """What the start or the middle of a file of each kind contains."""
+_OF_VLLM = (b"non-default args: {", b"LLM engine (v", b"(EngineCore", b"(APIServer pid=")
+"""What a log of vLLM has that tells no time."""
 
 
 def _has_iterations(path: Path) -> bool:
@@ -223,9 +231,30 @@ def _is_trace(path: Path) -> bool:
     return True
 
 
+def _looked_at(path: Path) -> bytes:
+    """The start of a file, unpacked where it is gzip, and of a long one the middle too; nothing where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            if file.read(2) == b"\x1f\x8b":
+                with gzip.open(path) as packed:
+                    return packed.read(2 * _LOOK)
+            file.seek(0)
+            start = file.read(_LOOK)
+            return start if len(start) < _LOOK else start + _middle(file, path.stat().st_size)
+    except (OSError, EOFError, zlib.error):
+        return b""
+
+
 def _middle(file: BinaryIO, size: int) -> bytes:
     file.seek(size // 2)
     return file.read(_LOOK)
+
+
+def _files_in(folder: Path, most: int) -> list[Path]:
+    try:
+        return [each for each in sorted(folder.iterdir())[:most] if each.is_file()]
+    except OSError:
+        return []
 
 
 def _expected() -> str:

@@ -17,6 +17,8 @@ _KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
 _BLOCKS = re.compile(r"# (?:GPU|cuda) blocks: (\d+)", re.IGNORECASE)
 _BLOCKS_SET = re.compile(r"num_gpu_blocks(?:_override)?['\"]?\s*(?:[=:]|is:?)\s*(\d+)")
 _BLOCK_SIZE = re.compile(r"['\"]?\bblock_size['\"]?\s*[=:]\s*(\d+)")
+_CAPTURED = re.compile(r"['\"]?cudagraph_capture_sizes['\"]?\s*[=:]\s*\[([\d,\s]*)\]")
+_EAGER = re.compile(r"['\"]?enforce_eager['\"]?\s*[=:]\s*True")
 _VERSION = re.compile(r"LLM engine \(v([\w.+-]+)\)")
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
@@ -30,6 +32,8 @@ class LogFacts:
     kv_tokens: float | None = None
     block_size: int = 16
     version: str | None = None
+    captured: tuple[int, ...] | None = None
+    """Sizes that graphs are captured for, rising; empty: there are none."""
 
 
 def read_facts(lines: Iterable[str], sets: Iterable[str] = ()) -> LogFacts:
@@ -46,6 +50,10 @@ def read_facts(lines: Iterable[str], sets: Iterable[str] = ()) -> LogFacts:
             blocks = int(found[1])
         if found := _BLOCK_SIZE.search(line):
             facts.block_size = int(found[1])
+        if found := _CAPTURED.search(line):
+            facts.captured = tuple(sorted({int(each) for each in found[1].split(",") if each.strip()}))
+        if _EAGER.search(line):
+            facts.captured = ()
         if found := _VERSION.search(line):
             facts.version = found[1]
     given = _settings(sets)

@@ -44,7 +44,7 @@ _PREFIX = re.compile(
 )
 _KEYS = (
     "ynchronous scheduling is", "async_scheduling", "KV cache size", "GPU blocks", "non-default args", "LLM engine (v",
-    "num_gpu_blocks", "block_size", "enable_chunked_prefill", "Overriding",
+    "num_gpu_blocks", "block_size", "enable_chunked_prefill", "Overriding", "cudagraph_capture_sizes", "enforce_eager",
 )  # fmt: skip
 _AHEAD = 2
 """Lines after a broken one that its rest is looked for in."""

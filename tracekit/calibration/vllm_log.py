@@ -20,6 +20,7 @@ from replay_engine.calibration.samples import EAGER_MODE, Samples
 from replay_engine.profile import Latency, Profile, load_profile
 from tracekit.calibration.residual import SHORTEST_MS, Judgement, judge
 from tracekit.calibration.sources import ReportTable, SourceReport, SourceRequest
+from tracekit.calibration.vllm_graphs import with_padding
 from tracekit.calibration.vllm_header import LogFacts, read_facts
 from tracekit.calibration.vllm_lines import IterationLines, read_iteration_lines
 from tracekit.errors import InputError, shown_path
@@ -48,6 +49,7 @@ def calibrate_vllm_log(request: SourceRequest) -> SourceReport:
     if len(samples) < FEWEST:
         raise InputError(f"{len(samples)} iterations that computed something", file=shown_path(request.source),
                          expected=f"{FEWEST} or more")  # fmt: skip
+    samples, graphs = with_padding(samples, facts)
     host = Latency() if prior is None else prior.latency
     gap = verdict.gap_ns if verdict.whole else None
     latency = replace(fit_many(samples), c_ns=c_ns, h0_ns=host.h0_ns if gap is None else gap, h1_ns=0.0, h2_ns=0.0)
@@ -58,7 +60,9 @@ def calibrate_vllm_log(request: SourceRequest) -> SourceReport:
         iterations=len(samples), sources=sources,
         ranges={name: (float(values.min()), float(values.max())) for name, values in columns.items()},
     )  # fmt: skip
-    return _report(request, lines, facts, verdict, prior, found, _by_engine(latency, samples, lines.engine[used]))
+    report = _report(request, lines, facts, verdict, prior, found, _by_engine(latency, samples, lines.engine[used]))
+    report.lines += [] if graphs is None else [graphs]
+    return report
 
 
 def samples_of_lines(lines: IterationLines, facts: LogFacts, c_ns: float) -> tuple[Samples, npt.NDArray[np.bool_]]:
@@ -110,6 +114,7 @@ def _sources(lines: IterationLines, facts: LogFacts, verdict: Judgement, prior: 
         sources["c_ns"] = "unknown: 0 stands, iteration lines carry no query x context; --profile gives it a prior"
     if verdict.whole and verdict.gap_ns is not None:
         sources["host"] = "fitted: what the log's own clock counts for an iteration beyond its logged time"
+        sources |= {"h1_ns": "0: not told apart", "h2_ns": "0: not told apart"}
     if not _has_kv(lines, facts):
         sources["e_ns"] = "unknown: 0 stands, and d carries the KV reads at the lengths of this log"
         sources["d_ns"] = f"{device}; with the KV reads at the lengths of this log"
@@ -164,9 +169,11 @@ def _lines(
         what = "host time" if verdict.whole else "missing from the logged times, on average"
         said.append(f"the log's clock counts {verdict.gap_ns / 1e6:.2f} ms for an iteration beyond its logged time: {what}")
     if not _has_kv(lines, facts):
-        lacks = "no line prints KV usage" if np.isnan(lines.kv_usage).all() else "the size of the KV cache is not known"
-        said.append(f"KV reads cannot be told apart: {lacks}; expected the start of the log, or --set num_gpu_blocks=N")
-    off = [_engine_name(number) for number, _, ratio in engines if abs(ratio - 1) > ENGINES_DIFFER]
+        lacks = "the size of the KV cache is not known; expected the start of the log, or --set num_gpu_blocks=N"
+        if np.isnan(lines.kv_usage).all():
+            lacks = "no line prints KV usage, which later releases do; d and the floor hold at the context lengths of this log"
+        said.append(f"KV reads cannot be told apart: {lacks}")
+    off = [_engine_name(number) for number, _, ratio in engines if len(engines) > 1 and abs(ratio - 1) > ENGINES_DIFFER]
     if off:
         said.append(f"engine {', '.join(off)}: more than {ENGINES_DIFFER:.0%} off the busiest engine; one profile will not do")
     held = found.held

@@ -28,7 +28,7 @@ from tracekit.trust.accuracy import Latencies, Mask, compared, errors_of, makesp
 from tracekit.trust.accuracy import predicted_latencies as predicted_of
 from tracekit.trust.configs import Config, observed_config, read_configs
 from tracekit.trust.drift import drift_of
-from tracekit.trust.ranking import OBJECTIVES, agreement, objectives_of
+from tracekit.trust.ranking import OBJECTIVES, agreement, objectives_of, why_unranked
 from tracekit.trust.regime import extrapolation, load_of, regime_words, slowed
 from tracekit.trust.report import TrustReport
 
@@ -154,7 +154,7 @@ def _report(
         drift=drift_of(predicted, observed, source.counted),
         regime=regime_words(load, sensitivity), sensitivity=sensitivity,
         extrapolated=extrapolation(profile, data.iterations), ranked=ranked, configs=rows,
-        notes=_notes(setup, data),
+        notes=[*([] if (why := why_unranked(rows)) is None else [why]), *_notes(setup, data)],
     )  # fmt: skip
 
 

@@ -51,7 +51,9 @@ def read_configs(file: str | Path, store: Store) -> list[Config]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--configs {shown_path(file)}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from None
+        raise UsageError(
+            f"--configs {shown_path(file)}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}; expected TOML"
+        ) from None
     where = file_name(path)
     entries = parse_toml(text, where).get("config")
     if not isinstance(entries, list) or len(entries) < 2 or not all(isinstance(each, Mapping) for each in entries):
@@ -75,6 +77,9 @@ def _config(entry: Mapping[str, Any], number: int, folder: Path, where: str, sto
         data = load_run_data(store, str(entry["run"]))
         measured = predicted_latencies(data.source, data.outcomes)
         return Config(name=name, source=data.source, recorded=data.policy, measured=measured)
-    source = TraceSource.from_loaded(read_trace([str(folder / str(entry["trace"]))]))
+    file = folder / str(entry["trace"])
+    if not file.exists():
+        raise ConfigError(f"{place}: trace = {one_line(entry['trace'])}: no such file; expected one beside {where}")
+    source = TraceSource.from_loaded(read_trace([str(file)]))
     config = Config(name=name, source=source, sets=tuple(sets))
     return config if "policy" not in entry else replace(config, policy=str(entry["policy"]))

@@ -9,7 +9,7 @@ import numpy as np
 
 from tracekit.metrics.verdict import Ranked
 
-__all__ = ["OBJECTIVES", "agreement", "kendall_tau", "objectives_of", "regret_of"]
+__all__ = ["OBJECTIVES", "agreement", "kendall_tau", "objectives_of", "regret_of", "why_unranked"]
 
 OBJECTIVES = ("ttft_mean", "ttft_p99", "tpot_mean", "e2e_mean", "e2e_p99", "makespan")
 """What configurations are ranked by; less is better."""
@@ -44,6 +44,19 @@ def objectives_of(
         elif (each := comparison[metric]) is not None:
             found[name] = (each["predicted_ns"][figure], each["observed_ns"][figure])
     return found
+
+
+def why_unranked(configs: Sequence[Mapping[str, Any]]) -> str | None:
+    """Why ``agreement`` has nothing to say of rows of ``name`` and ``objectives``; ``None``: it has, or there are none."""
+    told = [each["objectives"] for each in configs]
+    if not configs or agreement(told):
+        return None
+    silent = [str(each["name"]) for each, own in zip(configs, told, strict=True) if not own]
+    if silent:
+        return f"rank agreement: not told, nothing was observed under {', '.join(silent)}"
+    if not set.intersection(*map(set, told)):
+        return "rank agreement: not told, no latency was observed under all configurations"
+    return f"rank agreement: not told, all {len(configs)} configurations come out alike; expected sets that differ"
 
 
 def agreement(configs: Sequence[Mapping[str, Any]]) -> dict[str, Ranked]:

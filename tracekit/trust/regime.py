@@ -19,8 +19,8 @@ __all__ = ["RANGES", "extrapolation", "load_of", "regime_words", "slowed"]
 Floats = npt.NDArray[np.float64]
 STEEP, LOADED = 4.0, 1.5
 """From which sensitivity of TTFT on a replay counts as near saturation, or as loaded."""
-MOSTLY, SOME = 0.5, 0.05
-"""Shares of the time in which requests wait: from the first on an engine is overloaded."""
+MOSTLY, SOME, FULL = 0.5, 0.05, 0.9
+"""Shares of the busy time in which requests wait: from the first on an engine is overloaded, where it is busy ``FULL`` of all."""
 RANGES = {
     "fitted_prefill_tokens": ("prefill_tokens", "prefill tokens"), "fitted_decode_seqs": ("decode_seqs", "decoding sequences"),
     "fitted_decode_kv_tokens": ("decode_kv_tokens", "KV tokens of decodes"),
@@ -63,7 +63,8 @@ def regime_words(load: dict[str, Any], sensitivity: float | None) -> str:
         return "load regime: unknown"
     loaded = sensitivity > LOADED or load["waiting"] > SOME
     name = "near saturation" if sensitivity > STEEP else "loaded" if loaded else "light"
-    name = "overloaded" if load["waiting"] > MOSTLY else name
+    if load["waiting"] > MOSTLY:  # of the busy time: an engine that idles between is not too small, its traffic comes bunched
+        name = "overloaded" if load["busy"] > FULL else "loaded in bursts"
     text = f"load regime: {name}; the engine is busy {load['busy']:.0%} of the time, requests wait {load['waiting']:.0%} of that"
     if load["refused_by"]:
         reason, share = next(iter(load["refused_by"].items()))
