@@ -56,8 +56,8 @@ def policy_from(profile: Profile, source: str | None, sets: Iterable[str] = (), 
     logged = None if source is None else logged_sets(source)
     if logged is not None:
         policy = build_policy(profile, None, (*logged, *sets))
-        note = f"{', '.join(logged) or 'nothing but defaults'}: what vLLM logged at its start"
-        return replace(policy, notes=(note, *policy.notes))
+        said = f"{', '.join(logged) or 'nothing but defaults'}: what vLLM logged at its start"
+        return replace(policy, notes=(said, *policy.notes))
     if source is not None or not fitted:
         return build_policy(profile, None if source is None else serving_command(source), sets)
     policy = build_policy(profile, None, (*fitted_sets(profile, sets), *sets))
