@@ -5,7 +5,7 @@ from __future__ import annotations
 from replay_engine.state import State
 from replay_engine.types import BatchPlan, PrefillEntry, SeqState, Sequence
 
-__all__ = ["advance", "drain"]
+__all__ = ["advance", "drain", "settle"]
 
 _DRAIN = int(SeqState.DRAIN)
 
@@ -36,7 +36,7 @@ def advance(state: State, plan: BatchPlan, grants: list[tuple[Sequence, int]]) -
             sampled.append(seq)
             if state.shares is not None:
                 state.shares.sampled(seq, plan.iteration, comp != seq.total)
-            _settle(state, seq, plan.iteration, ending)
+            settle(state, seq, plan.iteration, ending)
         else:
             seq.chunk = True
             state.loose[seq.ticket] = seq
@@ -48,7 +48,8 @@ def advance(state: State, plan: BatchPlan, grants: list[tuple[Sequence, int]]) -
         plan.finishing = sorted([*plan.finishing, *ending], key=_ticket) if plan.finishing else ending
 
 
-def _settle(state: State, seq: Sequence, iteration: int, ending: list[Sequence]) -> None:
+def settle(state: State, seq: Sequence, iteration: int, ending: list[Sequence]) -> None:
+    """An explicit sequence has all its known tokens computed in ``iteration``: it decodes from here, or is one of ``ending``."""
     state.loose.pop(seq.ticket, None)
     seq.chunk = False
     if seq.comp == seq.total:

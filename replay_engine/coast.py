@@ -13,6 +13,7 @@ from collections.abc import Callable
 from replay_engine.admission import standing_refusal
 from replay_engine.advancing import advance, drain
 from replay_engine.arrivals import NEVER, Calendar
+from replay_engine.chunk_pass import compute_chunks, grant_chunks
 from replay_engine.chunk_stretch import ChunkStretch
 from replay_engine.coasted import NOBODY, Done, after_preemption, lasting, next_due, serve_explicit, write_changes
 from replay_engine.ending import conclude, register_late
@@ -80,6 +81,7 @@ class Coaster:
         fair = waiting if isinstance(waiting, FairQueue) else None
         size, usable, asynchronous, executor = self._size, self._usable, self._asynchronous, self._executor
         buffer, width, full, pack, threshold = rows.buffer, rows.size, rows.end, rows.pack, gaps.threshold
+        entries = recorder.entry_rows is not None
         counted, chunks, capped = state.counted, self._chunks, state.threshold > 0  # without a cap a prompt mostly takes one plan
         fixed, floor, per_seq, per_kv, host = executor.decode_terms()
         self.start, self.owed = start, owed
@@ -189,13 +191,17 @@ class Coaster:
             # An iteration that changes the set: members came or went before it, enter, or end in it.
             it = state.it = it + 1
             growing = buckets[it % size]
-            plan, spare = None, state.budget - count
+            plan, parts, spare, explicit = None, None, state.budget - count, False
             if loose or len(growing) > pool.free:
                 if not plain:
                     state.it = it - 1
                     break
-                plan, spare, grants = serve_explicit(state, growing, made)
-                count, kv = decodes.count, decodes.kv
+                explicit, parts = True, grant_chunks(state, growing)
+                if parts is not None:
+                    parts, spare = parts
+                else:
+                    plan, spare, grants = serve_explicit(state, growing, made)
+                    count, kv = decodes.count, decodes.kv
             elif not counted and pool.filling:
                 pool.advance(growing, buckets[(it + state.fill_offset) % size], it, ())
             elif growing:
@@ -206,7 +212,7 @@ class Coaster:
             if spare < 0:
                 refused, head, steady, lack = _AFTER_PREEMPTION, waiting.head().index, False, 0
             elif standing or (waiting and steady and count and (
-                counted or not pool.filling if plan is None else counted and spare > 0 and state.chunked
+                counted and spare > 0 and state.chunked if explicit else counted or not pool.filling
             )):  # fmt: skip
                 _, refused, head, need = queue_row
             elif waiting:
@@ -214,7 +220,7 @@ class Coaster:
                 if shares is not None:
                     shares.tick, shares.now_ns = it, made
                 entered, refused, need, still, _ = admit_plain(state, spare, fetched)
-                if not count and not entered and plan is None:
+                if not count and not entered and not explicit:
                     state.it = it - 1
                     break
                 steady, lack = not refused, 0
@@ -235,10 +241,13 @@ class Coaster:
                 count, kv, ending = plan.decode_seqs, plan.decode_kv, list(plan.finishing)
                 prefills, preempted = plan.prefill_seqs, len(plan.preempted)
                 tokens, qk, again = plan.prefill_tokens, plan.prefill_qk, plan.recomputed_tokens
+            elif parts is not None:
+                tokens, qk, ending, plan = compute_chunks(state, parts, ending, entries=entries)
+                prefills = len(parts)
             if entered:
                 more, more_qk, more_again, hit = compute(state, entered, it, ending)
                 tokens, qk, again, prefills = tokens + more, qk + more_qk, again + more_again, prefills + len(entered)
-            if entered or fetched or plan is not None:
+            if entered or fetched or explicit:
                 duration, device, host = executor.predict(tokens, qk, count, kv, len(running), changes)
             else:
                 device = round(base + per_kv * kv)
@@ -258,7 +267,7 @@ class Coaster:
             rows.at += width
             if rows.at == full:
                 rows.flush()
-            sure = -1 if asynchronous or entered or fetched or plan is not None else sure
+            sure = -1 if asynchronous or entered or fetched or explicit else sure
             if asynchronous:
                 made = start
                 if state.late:
@@ -272,7 +281,7 @@ class Coaster:
                 made = end
             if plan is not None and preempted:
                 state.stuck = 0 if count or plan.sampled else state.stuck + 1
-            if asynchronous and made >= events.due_ns and (entered or ending or plan is not None):
+            if asynchronous and made >= events.due_ns and (entered or ending or explicit):
                 # What comes now is known before the iteration under way has ended.
                 if made < events.horizon_ns:
                     self._deliver(made)
