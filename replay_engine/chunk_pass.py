@@ -16,7 +16,7 @@ __all__ = ["compute_chunks", "grant_chunks"]
 _PREFILL = int(Phase.prefill)
 
 
-def grant_chunks(state: State, growing: dict[int, Sequence]) -> tuple[list[Grant], int] | None:
+def grant_chunks(state: State, growing: dict[int, Sequence]) -> tuple[list[Grant] | None, int]:
     """The chunks of all explicit sequences in iteration ``state.it``, in running order, with their blocks, and the budget left;
     blocks are handed out, also to the ``growing`` members of the decode set. ``None``, and nothing done: the running pass has to
     decide (``State.plain`` holds)."""
@@ -32,17 +32,17 @@ def grant_chunks(state: State, growing: dict[int, Sequence]) -> tuple[list[Grant
             tokens = cap
         if tokens > spare:
             if ticket < newest:
-                return None
+                return None, 0
             tokens = spare
         if tokens <= 0 or seq.phase != _PREFILL or seq.lost_high > comp or not seq.chunk:
-            return None
+            return None, 0
         blocks = -(-(comp + tokens) // size) - seq.nblocks
         blocks = blocks if blocks > 0 else 0
         spare -= tokens
         free -= blocks
         taken.append((seq, tokens, blocks))
     if free < 0:
-        return None
+        return None, 0
     pool.advance(growing, decodes.buckets[(state.it + state.fill_offset) % size], state.it, taken)
     return taken, spare
 

@@ -77,12 +77,11 @@ class Coaster:
         state, decodes, pool, events, recorder = self._state, self._decodes, self._pool, self._events, self._recorder
         rows, gaps, spans = recorder.iteration_rows, recorder.gaps, recorder.spans
         waiting, running, loose, buckets, ends = self._waiting, self._running, self._loose, self._buckets, self._ends
-        shares, plain, swaps = state.shares, state.plain, state.host.total > 0
+        shares, plain, swaps, counted = state.shares, state.plain, state.host.total > 0, state.counted
         fair = waiting if isinstance(waiting, FairQueue) else None
         size, usable, asynchronous, executor = self._size, self._usable, self._asynchronous, self._executor
         buffer, width, full, pack, threshold = rows.buffer, rows.size, rows.end, rows.pack, gaps.threshold
-        entries = recorder.entry_rows is not None
-        counted, chunks, capped = state.counted, self._chunks, state.threshold > 0  # without a cap a prompt mostly takes one plan
+        entries, chunks, capped = recorder.entry_rows is not None, self._chunks, state.threshold > 0  # a cap: prompts take long
         fixed, floor, per_seq, per_kv, host = executor.decode_terms()
         self.start, self.owed = start, owed
         due, leave, it, first = next_due(events, state), events.event_ns, state.it, state.it
@@ -110,10 +109,9 @@ class Coaster:
                 standing = standing_refusal(state)
                 if standing is None or not count:
                     break
-                head = waiting.head().index
-                steady, queue_row = True, (len(waiting), standing[0], head, standing[1])
+                steady, queue_row = True, (len(waiting), standing[0], waiting.head().index, standing[1])
                 if fair is not None:
-                    until = fair.first_until(head)
+                    until = fair.first_until(queue_row[2])
             elif waiting:
                 if spare < 0:
                     (steady, lack), queue_row, spare = *after_preemption(state, queue_row), 0
@@ -196,10 +194,8 @@ class Coaster:
                 if not plain:
                     state.it = it - 1
                     break
-                explicit, parts = True, grant_chunks(state, growing)
-                if parts is not None:
-                    parts, spare = parts
-                else:
+                explicit, (parts, spare) = True, grant_chunks(state, growing)
+                if parts is None:
                     plan, spare, grants = serve_explicit(state, growing, made)
                     count, kv = decodes.count, decodes.kv
             elif not counted and pool.filling:

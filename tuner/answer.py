@@ -17,11 +17,10 @@ from replay_engine.config import ConfigError
 from replay_engine.policy import Policy, as_vllm_flags
 from tracekit.experiments.knobs import differing, flat_policy, knob_text
 from tuner.cells import Result
-from tuner.diagnosed import diagnosis_of, findings_of, stretch_of
 from tuner.gains import Gain, gain_of
-from tuner.lookup import SIDES, Lookup
-from tuner.losers import who_loses
+from tuner.lookup import SIDES, Lookup, Want
 from tuner.plateau import Candidate, choose
+from tuner.questions import findings_at, losers_by
 from tuner.space import Point
 from tuner.study import TuneStudy
 
@@ -93,6 +92,9 @@ def find_answer(study: TuneStudy, lookup: Lookup, say: Say) -> Answer | None:
     if not changed:
         return answer
     say("replaying the winner and the current policy on the windows held out")
+    questions = [findings_at(winner.point), *([losers_by(winner.point)] if plan.trace.held else [])]
+    answer.findings_after, *losers = lookup.need(_needed(lookup, winner.point, changed), questions)
+    answer.losers = losers[0] if losers else None
     _prove(answer, lookup)
     if answer.gain is not None:
         answer.recommended, answer.why = _judged(answer.gain)
@@ -100,12 +102,22 @@ def find_answer(study: TuneStudy, lookup: Lookup, say: Say) -> Answer | None:
     answer.ablation = _ablation(lookup, winner.point, changed)
     answer.robustness = _robustness(lookup, winner.point)
     answer.also = _also(lookup, winner.point)
-    base = lookup.results(None, "search")
-    answer.findings_after = findings_of(diagnosis_of(plan.cell(policy, stretch_of(plan, base)), lookup.replays))
-    if plan.trace.held:
-        before, after = ([plan.cell(each, window) for window in plan.trace.held] for each in (plan.policy, policy))
-        answer.losers = who_loses(before, after, lookup.replays.sources)
     return answer
+
+
+def _needed(lookup: Lookup, point: Point, changed: Sequence[Change]) -> list[Want]:
+    """All replays that the rest of the answer rests on: asked for together, no worker waits for another."""
+    plan = lookup.plan
+    wants: list[Want] = []
+    for at in range(1, 1 + len(plan.also)):
+        wants += [want for side in SIDES for want in lookup.wants([None, point], side, trace=at)]
+    if not plan.trace.held:
+        return wants
+    points = [plan.space.defaults(plan.policy, plan.profile), *(each for _, _, each in _alone(lookup, point, changed))]
+    wants += lookup.wants([None, point, *(each for each in points if _reason(lookup, each) is None)], "held")
+    for _, where in _cases(lookup):
+        wants += lookup.wants([None, point], "held", **where)
+    return wants
 
 
 def _changes(old: Policy, new: Policy, point: Point) -> list[Change]:
@@ -127,7 +139,6 @@ def _prove(answer: Answer, lookup: Lookup) -> None:
         answer.why = "there is no window to prove a gain on: too few requests for windows beside those searched"
         return
     defaults = plan.space.defaults(plan.policy, plan.profile)
-    lookup.need(lookup.wants([None, answer.winner.point, defaults], "held"))
     level = lookup.results(answer.winner.point, "held")
     answer.gain = gain_of(lookup.results(None, "held"), level)
     try:
@@ -153,21 +164,25 @@ def _judged(gain: Gain) -> tuple[bool, str]:
 
 def _ablation(lookup: Lookup, point: Point, changed: Sequence[Change]) -> dict[str, list[dict[str, Any]]]:
     """The current policy plus each change, and the winner minus each, on the windows held out."""
-    plan, names = lookup.plan, [change.knob for change in changed if change.knob in point]
     found: dict[str, list[dict[str, Any]]] = {"plus": [], "minus": []}
-    if not plan.trace.held:
+    if not lookup.plan.trace.held:
         return found
+    base = lookup.results(None, "held")
+    for kind, name, each in _alone(lookup, point, changed):
+        reason = _reason(lookup, each)
+        gain = None if reason is not None else gain_of(base, lookup.results(each, "held")).to_dict()
+        found[kind].append({"knob": name, "level": each.get(name), "gain": gain, "reason": reason})
+    return found
+
+
+def _alone(lookup: Lookup, point: Point, changed: Sequence[Change]) -> list[tuple[str, str, Point]]:
+    """The current policy plus each change (``plus``), and the winner without it (``minus``): kind, knob, point."""
+    plan, names = lookup.plan, [change.knob for change in changed if change.knob in point]
     tried = [("plus", name, plan.space.completed({**plan.current, name: point[name]}, point)) for name in names]
     for name in names:
         without = {**point, name: plan.current.get(name, point[name])}
         tried.append(("minus", name, plan.space.completed(without, plan.current)))
-    possible = [(kind, name, each, _reason(lookup, each)) for kind, name, each in tried]
-    lookup.need(lookup.wants([each for _, _, each, reason in possible if reason is None], "held"))
-    base = lookup.results(None, "held")
-    for kind, name, each, reason in possible:
-        gain = None if reason is not None else gain_of(base, lookup.results(each, "held")).to_dict()
-        found[kind].append({"knob": name, "level": each.get(name), "gain": gain, "reason": reason})
-    return found
+    return tried
 
 
 def _reason(lookup: Lookup, point: Point) -> str | None:
@@ -185,15 +200,17 @@ def _robustness(lookup: Lookup, point: Point) -> list[dict[str, Any]]:
     """The same comparison at other rates, and under a profile that is off by its error."""
     if not lookup.plan.trace.held:
         return []
-    error, source = _profile_error(lookup)
-    cases: list[tuple[str, dict[str, Any]]] = [("rate x0.8", {"rate": 0.8}), ("rate x1.2", {"rate": 1.2})]
-    for off in (-error, error):
-        cases.append((f"profile {100 * off:+.0f} % ({source})", {"slower": 1 + off}))
-    lookup.need([want for _, where in cases for want in lookup.wants([None, point], "held", **where)])
     return [
         {"case": case, "gain": gain_of(lookup.results(None, "held", **where), lookup.results(point, "held", **where)).to_dict()}
-        for case, where in cases
+        for case, where in _cases(lookup)
     ]
+
+
+def _cases(lookup: Lookup) -> list[tuple[str, dict[str, Any]]]:
+    """Other rates, and other profiles: what is said of each, and where it is replayed."""
+    error, source = _profile_error(lookup)
+    cases: list[tuple[str, dict[str, Any]]] = [("rate x0.8", {"rate": 0.8}), ("rate x1.2", {"rate": 1.2})]
+    return cases + [(f"profile {100 * off:+.0f} % ({source})", {"slower": 1 + off}) for off in (-error, error)]
 
 
 def _profile_error(lookup: Lookup) -> tuple[float, str]:
@@ -212,7 +229,6 @@ def _also(lookup: Lookup, point: Point) -> list[dict[str, Any]]:
         base: list[Result] = []
         level: list[Result] = []
         for side in SIDES:
-            lookup.need(lookup.wants([None, point], side, trace=at))
             base += lookup.results(None, side, trace=at)
             level += lookup.results(point, side, trace=at)
         if base:

@@ -14,13 +14,12 @@ from typing import IO, Any
 
 from tracekit.errors import TracekitError
 from tuner.lookup import Want
+from tuner.questions import Question
 from tuner.worker import STORAGE
 
-__all__ = ["DEATHS", "LOOK_EVERY_S", "Crew", "Heard", "pieces_of", "raise_error"]
+__all__ = ["DEATHS", "LOOK_EVERY_S", "Crew", "Heard", "Answers", "pieces_of", "questions_of", "raise_error"]
 
 LOOK_EVERY_S = 0.2
-PIECE = 4
-"""Wants told to a worker at a time."""
 WORKER = "import sys; from tuner.worker import main; sys.exit(main())"
 """What a worker runs. Not ``-m``: the package imports its worker's module, which Python warns of when it is to be run as well."""
 DEATHS = 3
@@ -29,10 +28,11 @@ Heard = Callable[[dict[str, Any]], None]
 
 
 class Crew:
-    """Worker processes, started at once. Use it as a context manager: none outlives it."""
+    """Worker processes, started at once: they import what they need while the plan is made, in whose folder they are then told
+    to work (``work_in``). Use it as a context manager: none outlives it."""
 
-    def __init__(self, database: Path, folder: Path, storage: str | None, workers: int) -> None:
-        self._command = [sys.executable, "-c", WORKER, str(database), str(folder)]
+    def __init__(self, database: Path, storage: str | None, workers: int) -> None:
+        self._command = [sys.executable, "-c", WORKER, str(database)]
         self._storage = storage
         self._workers = [_Worker(self._command, storage) for _ in range(workers)]
         self._deaths = 0
@@ -49,16 +49,33 @@ class Crew:
         """Their process ids."""
         return [worker.pid for worker in self._workers]
 
+    def work_in(self, folder: Path) -> None:
+        """Where plan and study are. Before the first order."""
+        for worker in self._workers:
+            worker.folder = folder
+
+    def ahead(self, shares: Sequence[Sequence[Want]]) -> None:
+        """Begin to replay each worker's share, and return at once: its next order waits for it. Only while none has one."""
+        for worker, share in zip(self._workers, shares, strict=True):
+            worker.todo = [{"wants": [want.to_dict() for want in share]}] if share else []
+            worker.go_on([])
+
     def search(self, trials: int, seconds: float | None, heard: Heard, cancelled: Callable[[], bool]) -> None:
         """All workers ask for trials until none is left. ``heard`` with each answer; ``KeyboardInterrupt`` if ``cancelled()``."""
         order = {"search": {"trials": trials, "seconds": seconds}}
         self._run([[order] for _ in self._workers], heard, cancelled)
 
-    def replay(self, wants: Sequence[Want], cancelled: Callable[[], bool]) -> None:
-        """Replay all of ``wants``, a few at a time by whoever is free."""
-        pieces = pieces_of(wants)
-        shares: list[list[dict[str, Any]]] = [[] for _ in self._workers]
-        self._run(shares, lambda _: None, cancelled, pieces)
+    def replay(self, wants: Sequence[Want], questions: Sequence[Question], cancelled: Callable[[], bool]) -> list[Any]:
+        """Answer ``questions``, then replay ``wants``, one at a time by whoever is free: a question takes longer than a want."""
+        pool = [*questions_of(questions), *pieces_of(wants, 1)]
+        answers = Answers()
+        self._run([[] for _ in self._workers], answers.heard, cancelled, pool)
+        return answers.of(questions)
+
+    @property
+    def workers(self) -> int:
+        """How many there are."""
+        return len(self._workers)
 
     def _run(self, shares: list[list[dict[str, Any]]], heard: Heard, cancelled: Callable[[], bool],
              pool: list[dict[str, Any]] | None = None) -> None:  # fmt: skip
@@ -68,7 +85,8 @@ class Crew:
             for worker, share in zip(self._workers, shares, strict=True):
                 selector.register(worker.answers, selectors.EVENT_READ, worker)
                 worker.todo = list(share)
-                worker.go_on(pool)
+                if worker.order is None:
+                    worker.go_on(pool)
             while any(worker.order is not None for worker in self._workers):
                 if cancelled():
                     raise KeyboardInterrupt
@@ -101,6 +119,7 @@ class _Worker:
     def __init__(self, command: Sequence[str], storage: str | None) -> None:
         self.todo: list[dict[str, Any]] = []
         self.order: dict[str, Any] | None = None
+        self.folder: Path | None = None
         self.start(command, storage)
 
     def start(self, command: Sequence[str], storage: str | None) -> None:
@@ -125,7 +144,7 @@ class _Worker:
 
     def _tell(self) -> None:
         with suppress(BrokenPipeError):  # if it has ended, the end of its answers says so
-            self._orders.write(json.dumps(self.order).encode() + b"\n")
+            self._orders.write(json.dumps({"folder": str(self.folder), **(self.order or {})}).encode() + b"\n")
             self._orders.flush()
 
     def heard(self) -> list[dict[str, Any]] | None:
@@ -150,9 +169,30 @@ class _Worker:
         self.close()
 
 
-def pieces_of(wants: Sequence[Want]) -> list[dict[str, Any]]:
-    """Orders of a few wants each."""
-    return [{"wants": [want.to_dict() for want in wants[at : at + PIECE]]} for at in range(0, len(wants), PIECE)]
+def pieces_of(wants: Sequence[Want], size: int) -> list[dict[str, Any]]:
+    """Orders of ``size`` wants each."""
+    return [{"wants": [want.to_dict() for want in wants[at : at + size]]} for at in range(0, len(wants), size)]
+
+
+def questions_of(questions: Sequence[Question]) -> list[dict[str, Any]]:
+    """An order for each."""
+    return [{"question": dict(question), "at": at} for at, question in enumerate(questions)]
+
+
+class Answers:
+    """What workers answer to questions."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, Any] = {}
+
+    def heard(self, answer: Mapping[str, Any]) -> None:
+        """Any line of a worker's."""
+        if "answer" in answer:
+            self._found[answer["at"]] = answer["answer"]
+
+    def of(self, questions: Sequence[Question]) -> list[Any]:
+        """In the order of the questions, all of which have been answered."""
+        return [self._found[at] for at in range(len(questions))]
 
 
 def raise_error(answer: Mapping[str, Any]) -> None:

@@ -14,14 +14,16 @@ from replay_engine.profile import Profile
 from tuner.cells import Cell, Replays, Result
 from tuner.objective import value_of
 from tuner.plan import TunePlan
+from tuner.questions import Question, answer_to
 from tuner.space import Point
 from tuner.windows import StudyWindow
 
-__all__ = ["SIDES", "Lookup", "Side", "Want", "cell_of", "slower_profile"]
+__all__ = ["SIDES", "Carry", "Lookup", "Side", "Want", "cell_of", "slower_profile"]
 
 Side = Literal["search", "held"]
 SIDES: tuple[Side, ...] = ("search", "held")
-Carry = Callable[[Sequence["Want"]], None]
+Carry = Callable[[Sequence["Want"], Sequence[Question]], list[Any]]
+"""Replays wants and answers questions, wherever: the answers, in the order of the questions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,7 @@ def slower_profile(profile: Profile, factor: float) -> Profile:
 
 
 class Lookup:
-    """Results of wants. ``carry`` replays a list of them wherever; without it they are replayed here."""
+    """Results of wants. ``carry`` has others replay them; without it they are replayed here."""
 
     def __init__(self, plan: TunePlan, replays: Replays, carry: Carry | None = None) -> None:
         self.plan = plan
@@ -74,12 +76,17 @@ class Lookup:
         n = len(self.windows(side, where.get("trace", 0)))
         return [Want(point=point, side=side, window=at, **where) for point in points for at in range(n)]
 
-    def need(self, wants: Sequence[Want]) -> None:
-        """Replay what is not there yet."""
+    def need(self, wants: Sequence[Want], questions: Sequence[Question] = ()) -> list[Any]:
+        """Replay what is not there yet; the answers to ``questions``, in their order."""
+        missing = self.missing(wants)
+        if self._carry is not None and len(missing) + len(questions) > 1:
+            return self._carry(missing, questions)
+        return [answer_to(question, self.plan, self.replays) for question in questions]
+
+    def missing(self, wants: Sequence[Want]) -> list[Want]:
+        """Those of ``wants`` that nobody has replayed yet."""
         by_key = {cell_of(self.plan, want).key(): want for want in wants}  # points may come to the same configuration
-        missing = [want for key, want in by_key.items() if self.replays.file.get(key) is None]
-        if self._carry is not None and len(missing) > 1:
-            self._carry(missing)
+        return [want for key, want in by_key.items() if self.replays.file.get(key) is None]
 
     def results(self, point: Point | None, side: Side, **where: Any) -> list[Result]:
         """One result per window, in time order."""

@@ -82,6 +82,7 @@ def choose(lookup: Lookup, trials: Sequence[FrozenTrial]) -> tuple[Candidate, li
         found += [c for c in _simplified(lookup, found[0]) if c.point not in [f.point for f in found]]
     found.sort(key=lambda c: (plan.space.distance(plan.current, c.point), -sign * c.value))
     looked = found[:LOOKED_AT]
+    lookup.need(lookup.wants([point for each in looked for _, _, point in _moves(lookup, each)], "search"))
     for candidate in looked:
         candidate.neighbours = neighbours_of(lookup, candidate)
     flat = [c for c in looked if not c.cliffs] or _a_step_back(lookup, looked)
@@ -144,10 +145,7 @@ def _rates(results: Sequence[Result]) -> Any:
 
 def neighbours_of(lookup: Lookup, candidate: Candidate) -> list[Neighbour]:
     """One step of each knob, replayed on the search windows; steps that are no configuration are left out."""
-    plan, moves = lookup.plan, []
-    for knob, step, point in plan.space.neighbours(candidate.point):
-        if _derivable(lookup, point):
-            moves.append((knob, step, point))
+    plan, moves = lookup.plan, _moves(lookup, candidate)
     lookup.need(lookup.wants([candidate.point, *(point for _, _, point in moves)], "search"))
     own = lookup.value(lookup.results(candidate.point, "search"))
     maximised = plan.objectives[0].rates or plan.objectives[0].direction == "maximize"
@@ -157,3 +155,8 @@ def neighbours_of(lookup: Lookup, candidate: Candidate) -> list[Neighbour]:
         ratio = (value / own if maximised else own / value) if own and value else float(value == own)
         found.append(Neighbour(knob=knob, step=step, level=point[knob], ratio=ratio))
     return found
+
+
+def _moves(lookup: Lookup, candidate: Candidate) -> list[tuple[str, int, Point]]:
+    """One step of each knob: knob, step, point."""
+    return [move for move in lookup.plan.space.neighbours(candidate.point) if _derivable(lookup, move[2])]

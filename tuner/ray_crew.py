@@ -20,15 +20,18 @@ from typing import Any
 from tracekit.errors import TracekitError, UsageError, shown
 from tracekit.experiments.plan import engine_digest
 from tracekit.store import Store
-from tuner.crew import DEATHS, LOOK_EVERY_S, Heard, pieces_of, raise_error
+from tuner.crew import DEATHS, LOOK_EVERY_S, Answers, Heard, pieces_of, questions_of, raise_error
 from tuner.lookup import Want
 from tuner.plan import TunePlan
+from tuner.questions import Question
 from tuner.ray_worker import MARK, RayWorker
 from tuner.shipping import pack_traces
 
 __all__ = ["RayCrew"]
 
 CONNECT_S = 10.0
+PIECE = 4
+"""Wants told to a worker at a time: an order goes over the network."""
 SAY_EVERY_S = 30.0
 Say = Callable[[str], None]
 Order = dict[str, Any]
@@ -76,9 +79,11 @@ class RayCrew:
         left = _Repeated(order, lambda: until is not None and time.monotonic() >= until)
         self._run(left, heard, cancelled)
 
-    def replay(self, wants: Sequence[Want], cancelled: Callable[[], bool]) -> None:
-        """Replay all of ``wants``, a few at a time by whoever is free."""
-        self._run(_Listed(pieces_of(wants)), lambda _: None, cancelled)
+    def replay(self, wants: Sequence[Want], questions: Sequence[Question], cancelled: Callable[[], bool]) -> list[Any]:
+        """Answer ``questions``, then replay ``wants``, a few at a time by whoever is free."""
+        answers = Answers()
+        self._run(_Listed([*questions_of(questions), *pieces_of(wants, PIECE)]), answers.heard, cancelled)
+        return answers.of(questions)
 
     def _run(self, left: _Repeated | _Listed, heard: Heard, cancelled: Callable[[], bool]) -> None:
         """Orders to whoever is free, until there are none and nobody is at one. Who has not been placed is not waited for."""

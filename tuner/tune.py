@@ -18,11 +18,12 @@ from tracekit.manifest import MANIFEST
 from tracekit.store import Store
 from tracekit.store.files import write_json
 from tracekit.work_manifest import write_work_manifest
+from tuner.ahead import first_wants
 from tuner.answer import Answer, find_answer
 from tuner.cells import Replays
 from tuner.crew import Crew
 from tuner.diagnosed import Verdict, before_searching
-from tuner.lookup import Lookup, Want
+from tuner.lookup import Carry, Lookup
 from tuner.plan import PLAN, TunePlan
 from tuner.planning import make_plan
 from tuner.report import build_document, render_report
@@ -133,39 +134,52 @@ class _Run:
             self.given["say"](line)
 
     def report(self) -> TuneReport:
-        """Plan, search, answer."""
-        plan = make_plan(self.store, self.given, self.tell)
-        folder = self.store.folder / "tune" / plan.key()
-        if self.given["fresh"]:
-            self._cleared(plan, folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / PLAN, plan.to_dict())
-        storage = None if self.given["dry_run"] else self.given["storage"]
-        replays = Replays(WindowSources(self.store), open_cells(plan, folder, storage))
-        if self.given["dry_run"]:
-            return self._estimated(plan, replays)
-        describe_study(folder, plan, job=self.job.id, trials=self.given["trials"])
-        base = [replays.result(plan.cell(plan.policy, window)) for window in plan.trace.search]
-        verdict = before_searching(plan, base, replays)
-        if verdict.stop is not None:
-            self.tell(f"no search: {verdict.stop}")
-            return self._finished(folder, plan, None, None, replays, verdict)
+        """Plan, look, search, answer."""
+        with ExitStack() as stack:
+            crew = self._local_crew()
+            if crew is not None:
+                stack.enter_context(crew)
+            plan = make_plan(self.store, self.given, self.tell)
+            folder = self.store.folder / "tune" / plan.key()
+            if self.given["fresh"]:
+                self._cleared(plan, folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(folder / PLAN, plan.to_dict())
+            storage = None if self.given["dry_run"] else self.given["storage"]
+            replays = Replays(WindowSources(self.store), open_cells(plan, folder, storage))
+            if self.given["dry_run"]:
+                return self._estimated(plan, replays)
+            describe_study(folder, plan, job=self.job.id, trials=self.given["trials"])
+            if crew is not None:
+                crew.work_in(folder)
+            verdict = self._looked_at(Lookup(plan, replays, self._carry(crew)), crew)
+            if verdict.stop is not None:
+                self.tell(f"no search: {verdict.stop}")
+                return self._finished(folder, plan, None, None, replays, verdict)
+            others = crew or self._ray_crew(plan, folder, stack)
+            return self._searched(folder, Lookup(plan, replays, self._carry(others)), others, verdict)
+
+    def _looked_at(self, lookup: Lookup, crew: Crew | None) -> Verdict:
+        """The current policy, diagnosed. Meanwhile workers begin with what any search begins with."""
+        lookup.need(lookup.wants([None], "search"))
+        base = lookup.results(None, "search")
+        if crew is not None:
+            crew.ahead(first_wants(lookup, crew.workers))
+        return before_searching(lookup.plan, base, lookup.replays)
+
+    def _searched(self, folder: Path, lookup: Lookup, crew: Crew | RayCrew | None, verdict: Verdict) -> TuneReport:
+        plan, storage = lookup.plan, self.given["storage"]
         study = open_study(plan, folder, storage)
         study.first()
         self.tell(f"study: {study_name(plan)} in {'the database' if storage else shown_path(folder / 'study.journal')}")
-        with ExitStack() as stack:
-            crew = self._crew(plan, folder)
-            if crew is not None:
-                stack.enter_context(crew)
-            self._search(study, replays, crew, TrialLog(folder))
-            if self.given["search_only"]:
-                return self._left(plan, study)
-            lookup = Lookup(plan, replays, self._carry(crew))
-            answer = find_answer(study, lookup, self.tell)
-            if answer is not None and self.given["verify"] is not None:
-                engine = load_engine(self.given["model"], self.given["seed"])
-                answer.verification = verify(study, answer, lookup, engine, self.given["top"], self.tell)
-        return self._finished(folder, plan, study, answer, replays, verdict)
+        self._search(study, lookup.replays, crew, TrialLog(folder))
+        if self.given["search_only"]:
+            return self._left(plan, study)
+        answer = find_answer(study, lookup, self.tell)
+        if answer is not None and self.given["verify"] is not None:
+            engine = load_engine(self.given["model"], self.given["seed"])
+            answer.verification = verify(study, answer, lookup, engine, self.given["top"], self.tell)
+        return self._finished(folder, plan, study, answer, lookup.replays, verdict)
 
     def _cleared(self, plan: TunePlan, folder: Path) -> None:
         import shutil
@@ -177,15 +191,21 @@ class _Run:
             forget_study(plan, self.given["storage"])
             PostgresCells(self.given["storage"], study_name(plan)).clear()
 
-    def _crew(self, plan: TunePlan, folder: Path) -> Crew | RayCrew | None:
-        """Whoever searches and replays besides this process; ``None``: it does so alone."""
-        workers, storage = self.given["workers"], self.given["storage"]
-        if self.given["executor"] == "ray":
-            from tuner.ray_crew import RayCrew
-
-            return RayCrew(plan, self.store, folder, storage, workers, self.given["address"], self.tell)
+    def _local_crew(self) -> Crew | None:
+        """Processes that search and replay besides this one; ``None``: there are none. Begun before there is a plan."""
+        workers, given = self.given["workers"], self.given
+        if given["executor"] == "ray" or given["dry_run"] or given["trials"] < 2:
+            return None
         count = workers or len(os.sched_getaffinity(0))
-        return Crew(self.store.path, folder, storage, count) if count > 1 and self.given["trials"] > 1 else None
+        return Crew(self.store.path, given["storage"], count) if count > 1 else None
+
+    def _ray_crew(self, plan: TunePlan, folder: Path, stack: ExitStack) -> RayCrew | None:
+        if self.given["executor"] != "ray":
+            return None
+        from tuner.ray_crew import RayCrew
+
+        storage, workers = self.given["storage"], self.given["workers"]
+        return stack.enter_context(RayCrew(plan, self.store, folder, storage, workers, self.given["address"], self.tell))
 
     def _search(self, study: TuneStudy, replays: Replays, crew: Crew | RayCrew | None, log: TrialLog) -> None:
         trials, minutes = self.given["trials"], self.given["minutes"]
@@ -214,10 +234,10 @@ class _Run:
             Searcher(study, replays).settle(noted, self.job.cancelled)
         noted()
 
-    def _carry(self, crew: Crew | RayCrew | None) -> Callable[[Sequence[Want]], None] | None:
+    def _carry(self, crew: Crew | RayCrew | None) -> Carry | None:
         if crew is None:
             return None
-        return lambda wants: crew.replay(wants, self.job.cancelled)
+        return lambda wants, questions: crew.replay(wants, questions, self.job.cancelled)
 
     def _left(self, plan: TunePlan, study: TuneStudy) -> TuneReport:
         """What a call that only searches has to say."""

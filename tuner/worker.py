@@ -1,9 +1,11 @@
-"""A worker process (``crew.WORKER DATABASE FOLDER``): carries out what it is told, until its input ends.
+"""A worker process (``crew.WORKER DATABASE``): carries out what it is told, until its input ends.
 
 Each line on standard input is one order: ``{"search": {"trials": n, "seconds": s}}`` asks for trials of the study until the
-budget is spent (or ``most`` of them), ``{"wants": [...]}`` replays what an answer needs. Lines on standard output say what was
-done. A process of its own started by name: it holds no lock or thread of its parent's, and it ends with its parent, amid a
-replay if need be. Where the study is in a database, its URL comes in the environment: anybody can read a command line.
+budget is spent (or ``most`` of them), ``{"wants": [...]}`` replays what an answer needs, ``{"question": ..., "at": n}`` answers
+one (``questions``). The first one also says in which ``folder`` the plan is: a worker is started before there is one. Lines on
+standard output say what was done. A process of its own started by name: it holds no lock or thread of its parent's, and it ends
+with its parent, amid a replay if need be. Where the study is in a database, its URL comes in the environment: anybody can read
+a command line.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from tracekit.store.files import read_json
 from tuner.cells import CELLS, CellFile, Cells, Replays
 from tuner.lookup import Want, cell_of
 from tuner.plan import PLAN, TunePlan
+from tuner.questions import answer_to
 from tuner.search import Budget, Searcher
 from tuner.study import TuneStudy, open_study, study_name
 from tuner.windows import Reads, WindowSources
@@ -65,7 +68,7 @@ class Bench:
         return cls(TunePlan.from_dict(document), Store(database), folder, storage)
 
     def serve(self, order: Mapping[str, Any], done: Done) -> None:
-        """One order; ``done`` with each trial and want."""
+        """One order; ``done`` with each trial and want, and with the answer to a question."""
         if "search" in order:
             if self._study is None:
                 self._study = open_study(self._plan, self._folder, self._storage)
@@ -76,6 +79,8 @@ class Bench:
         for want in order.get("wants", ()):
             self._replays.result(cell_of(self._plan, Want(**want)))
             done({"want": True})
+        if "question" in order:
+            done({"answer": answer_to(order["question"], self._plan, self._replays), "at": order["at"]})
 
 
 def answered(work: Callable[[], Any], done: Done) -> bool:
@@ -94,7 +99,7 @@ def answered(work: Callable[[], Any], done: Done) -> bool:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve orders until the input ends; the process's exit code."""
-    database, folder = (Path(each) for each in (sys.argv[1:] if argv is None else argv))
+    (database,) = (Path(each) for each in (sys.argv[1:] if argv is None else argv))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever else is printed is no answer
@@ -108,8 +113,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     def work() -> None:
         bench = None
         while line := orders.get():
-            bench = bench or Bench.at(database, folder, os.environ.get(STORAGE))
-            bench.serve(json.loads(line), done)
+            order = json.loads(line)
+            bench = bench or Bench.at(database, Path(order["folder"]), os.environ.get(STORAGE))
+            bench.serve(order, done)
             done({"ready": True})
 
     try:

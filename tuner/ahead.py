@@ -1,0 +1,36 @@
+"""What a search is sure to begin with, whatever it finds: replayed while the current policy is still being diagnosed."""
+
+from __future__ import annotations
+
+from replay_engine.config import ConfigError
+from tuner.lookup import Lookup, Want
+from tuner.proposing import first_moves
+from tuner.space import Point
+
+__all__ = ["first_wants"]
+
+
+def first_wants(lookup: Lookup, workers: int) -> list[list[Want]]:
+    """A share for each of ``workers`` (at least 2): the engine's defaults on all windows, which are never pruned, are the first
+    one's; the first moves, which may be, on the first half of the windows are shared out among the others."""
+    plan = lookup.plan
+    shares: list[list[Want]] = [[] for _ in range(workers)]
+    if len(plan.objectives) > 1 or plan.objectives[0].rates:
+        return shares
+    defaults = plan.space.defaults(plan.policy, plan.profile)
+    if _derivable(lookup, defaults):
+        shares[0] = lookup.missing(lookup.wants([defaults], "search"))
+    half = -(-len(plan.trace.search) // 2)
+    moves = [move for move in first_moves(plan.space, plan.current) if _derivable(lookup, move)]
+    wants = [want for at in range(half) for want in lookup.wants(moves, "search") if want.window == at]
+    for at, want in enumerate(lookup.missing(wants)):
+        shares[1 + at % (workers - 1)].append(want)
+    return shares
+
+
+def _derivable(lookup: Lookup, point: Point) -> bool:
+    try:
+        lookup.plan.policy_at(point)
+    except ConfigError:
+        return False
+    return True
