@@ -34,7 +34,7 @@ def grant_chunks(state: State, growing: dict[int, Sequence]) -> tuple[list[Grant
             if ticket < newest:
                 return None, 0
             tokens = spare
-        if tokens <= 0 or seq.phase != _PREFILL or seq.lost_high > comp or not seq.chunk:
+        if tokens <= 0 or seq.phase != _PREFILL or seq.lost_high > comp:
             return None, 0
         blocks = -(-(comp + tokens) // size) - seq.nblocks
         blocks = blocks if blocks > 0 else 0

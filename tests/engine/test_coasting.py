@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from replay_engine import walk
+from replay_engine import chunk_pass, coast, walk
 from replay_engine.chunk_stretch import ChunkStretch
 from replay_engine.coast import Coaster
 from replay_engine.combinations import check
 from replay_engine.config import ConfigError, SchedulerConfig
+from replay_engine.kv_counted import Grant
 from replay_engine.profile import Latency
 from replay_engine.queues import FairQueue
 from replay_engine.rules import Client, FrontDoorRules, Link, Order, Preemption, Rules
@@ -188,17 +189,29 @@ def test_coasting_writes_the_same_bytes_under_pressure(part: int, monkeypatch: p
         seen["head waits"] += moved is not None and self.row[0] > 0
         return moved
 
+    def granting(state: State, growing: dict[int, Sequence]) -> tuple[list[Grant] | None, int]:
+        taken, spare = chunk_pass.grant_chunks(state, growing)
+        seen["granted"] += taken is not None
+        seen["granted as one ends"] += taken is not None and state.it in state.decodes.calendar
+        return taken, spare
+
     monkeypatch.setattr(Coaster, "run", counting)
     monkeypatch.setattr(ChunkStretch, "run", chunking)
+    monkeypatch.setattr(coast, "grant_chunks", granting)
     for number, (rows, config, rules, latency) in enumerate(cases(100_000 * part, 100)):
         (one, fast, how), (two, slow, how_too) = (run(rows, config, rules, latency, coast=coast) for coast in (True, False))
         assert how == how_too, number
         for table in TABLES:
             assert fast.table(table).tobytes() == slow.table(table).tobytes(), (part, number, table)
         assert one.totals == two.totals, number
+        three, lean, _ = run(rows, config, rules, latency, mode="iterations")
+        assert three.totals == two.totals, number
+        for table in ("iterations", "outcomes"):
+            assert lean.table(table).tobytes() == slow.table(table).tobytes(), (part, number, table)
         seen["plain"] += one.scheduler.state.plain
         for kind in set(fast.table("preemptions")["kind"].tolist()):
             seen[Displaced(kind).name] += 1
     assert seen["coasted"] > 200 and seen["plain"] > 40, seen
     assert seen["chunked"] > 100 and seen["head waits"] > 50, seen
+    assert seen["granted"] > 500 and seen["granted as one ends"] > 50, seen
     assert seen["recompute"] > 10 and seen["swap"] > 2, seen

@@ -16,6 +16,7 @@ from replay_engine.config import ConfigError, SchedulerConfig
 from replay_engine.front_door import DoorFacts
 from replay_engine.loop import Replay
 from replay_engine.profile import Latency
+from replay_engine.recorder import EventMode
 from replay_engine.rules import Batching, Client, FrontDoorRules, Link, Order, Preemption, Rules, Tier
 from replay_engine.simulator import SimExecutor
 from replay_engine.sinks import MemorySink
@@ -69,13 +70,13 @@ rule_sets = st.builds(
 
 
 def run(
-    rows: list[Asked], config: SchedulerConfig, rules: Rules, latency: Latency, *, coast: bool = True
+    rows: list[Asked], config: SchedulerConfig, rules: Rules, latency: Latency, *, coast: bool = True, mode: EventMode = "full"
 ) -> tuple[Replay, MemorySink, str]:
     sink = MemorySink()
     executor = SimExecutor(latency, asynchronous=config.async_scheduling)
     facts = DoorFacts(latency=latency, ttft_slo_ns=20_000, tenants=NAMES)
     source = AskedSource(list(rows))
-    replay = Replay(source, config, executor, sink, rules=rules, facts=facts, coast=coast, kv_block_bytes=4096)
+    replay = Replay(source, config, executor, sink, rules=rules, facts=facts, coast=coast, kv_block_bytes=4096, mode=mode)
     return replay, sink, replay.run()
 
 
