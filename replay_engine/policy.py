@@ -115,6 +115,8 @@ class _Given:
     notes: tuple[str, ...] = ()
     text: str = ""
     where: str = ""
+    made: Rules | None = None
+    """The rules themselves, while nothing is set over them: then ``rules`` says nothing."""
     changed: frozenset[str] = frozenset()
     """Knobs that were set over the file's: an error about one is not the file's."""
 
@@ -144,8 +146,7 @@ def apply_set(policy: Policy, sets: Iterable[str], profile: Profile) -> Policy:
     sets = tuple(sets)
     said = any(each.partition("=")[0].strip().removeprefix("scheduler.") == "engine_version" for each in sets)
     kept = tuple(note for note in policy.notes if any(mark in note for mark in _KEPT) and not (said and ASSUMED in note))
-    rules = rules_to(policy.rules, changed_only=True)
-    given = _Given(name=policy.name, settings=dict(policy.settings), rules=rules, pools=policy.pools, slo=dict(policy.slo),
+    given = _Given(name=policy.name, settings=dict(policy.settings), made=policy.rules, pools=policy.pools, slo=dict(policy.slo),
                    notes=kept)  # fmt: skip
     return _derived(_with_sets(given, sets), profile)
 
@@ -237,7 +238,7 @@ def _from_toml(text: str, where: str, name: str) -> _Given:
 
 
 def _with_sets(given: _Given, sets: Iterable[str]) -> _Given:
-    settings, rules, pools, slo = dict(given.settings), given.rules, given.pools, dict(given.slo)
+    settings, rules, pools, slo, made = dict(given.settings), given.rules, given.pools, dict(given.slo), given.made
     changed = set()
     for pair in sets:
         name, equals, value = pair.partition("=")
@@ -254,8 +255,9 @@ def _with_sets(given: _Given, sets: Iterable[str]) -> _Given:
             known = _known_knob(knob)
             settings[known] = knob_value(known, value)
         else:
-            rules = with_rule(rules, table, knob, value)
-    return replace(given, settings=settings, rules=rules, pools=pools, slo=slo, changed=frozenset(changed))
+            before, made = rules if made is None else rules_to(made, changed_only=True), None
+            rules = with_rule(before, table, knob, value)
+    return replace(given, settings=settings, rules=rules, pools=pools, slo=slo, made=made, changed=frozenset(changed))
 
 
 def _known_knob(knob: str) -> str:
@@ -267,7 +269,7 @@ def _known_knob(knob: str) -> str:
 def _derived(given: _Given, profile: Profile) -> Policy:
     """Everything that follows from what is given, checked."""
     try:
-        rules = rules_from(given.rules)
+        rules = rules_from(given.rules) if given.made is None else given.made
         own, assumed = with_known_release(given.settings)
         settings, implications = implied(own, rules)
         scheduler, derivations = derive_scheduler(settings, profile)

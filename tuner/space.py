@@ -10,12 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
 
 from replay_engine.policy import Policy, apply_set, default_policy
 from replay_engine.profile import Profile
+from replay_engine.rule_tables import rules_to
+from replay_engine.rules import Rules
 from tracekit.experiments.knobs import flat_policy, knob_text
 
 __all__ = ["BUDGET", "CHUNK", "POOLS", "SEQS", "Knob", "Point", "Space", "configuration_key"]
@@ -194,6 +196,18 @@ class Space:
 def configuration_key(policy: Policy, but: Container[str] = ()) -> str:
     """Sixteen hex digits over what a policy leads to: two policies of one key replay alike, however they were written. ``but``:
     knobs that are left out."""
-    flat = {name: value for name, value in flat_policy(policy.to_dict()).items() if name not in but}
+    engines = {pool: asdict(config) for pool, config in policy.engines.items()}
+    document = {"scheduler": asdict(policy.scheduler), "rules": _tables_of(policy.rules), "engines": engines}
+    flat = {name: value for name, value in flat_policy(document).items() if name not in but}
     return hashlib.sha256(json.dumps(flat, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
+
+
+_LAST: list[tuple[Rules, Mapping[str, Mapping[str, Any]]]] = []
+"""The rules asked for last, and their tables: most policies of a study share them, and each is asked for its key a few times."""
+
+
+def _tables_of(rules: Rules) -> Mapping[str, Mapping[str, Any]]:
+    if not _LAST or _LAST[0][0] is not rules:
+        _LAST[:] = [(rules, rules_to(rules))]
+    return _LAST[0][1]

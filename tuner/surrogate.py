@@ -18,6 +18,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,10 @@ Floats = npt.NDArray[np.float64]
 BATCH, AFRESH, NEAR = 10, 2, 3
 """Tries at a time, and batches of them: with some parameters as the prior has them, then all near the best."""
 JITTER = 1e-8
+PIECE = 200_000
+"""Multiplications that OpenBLAS leaves to one thread."""
+CORNER = 1e20
+"""Above the largest ``z' K^-1 z``: that of thousands of values whose kernel is singular but for ``JITTER``."""
 SAME = 1e-9
 """Values closer than this are one value."""
 LENGTH, SPREAD = math.log(0.5), 1.2
@@ -81,7 +86,8 @@ class Surrogate:
         best = np.full(x.shape[1] + 1, LENGTH)
         best[-1] = NOISE
         z = (y - y.mean()) / (float(y.std()) or 1.0)
-        squares = (x.T[:, :, None] - x.T[:, None, :]) ** 2
+        below = np.tril_indices(len(x))
+        squares = (x.T[:, below[0]] - x.T[:, below[1]]) ** 2
         score = -math.inf
         for batch in range(AFRESH + NEAR):
             if batch < AFRESH:  # elsewhere in some of them, as the prior has it
@@ -92,7 +98,7 @@ class Surrogate:
                 tried = best + rng.normal(0, 0.3, (BATCH, len(best))) * (rng.random((BATCH, len(best))) < 0.6)
             if not batch:
                 tried = np.vstack([best, tried])
-            found = _likelihoods(squares, z, tried)
+            found = _likelihoods(squares, below, z, tried)
             first = int(found.argmax())
             if found[first] > score:
                 score, best = float(found[first]), tried[first]
@@ -114,36 +120,57 @@ class Surrogate:
     def predict(self, points: Floats) -> tuple[Floats, Floats]:
         """Mean and standard deviation of the value at ``points`` ``[m, d]``."""
         cross = _kernel(points, self.x, self.parameters)
-        inner = np.linalg.solve(self.factor, cross.T)
-        spread = np.sqrt(np.maximum(1.0 - (inner**2).sum(axis=0), 1e-12))
+        inner = _by_pieces(cross, np.linalg.inv(self.factor).T)  # few trials, many points: they are not solved for one by one
+        spread = np.sqrt(np.maximum(1.0 - (inner**2).sum(axis=1), 1e-12))
         return self.mean + self.scale * (cross @ self.weights), self.scale * spread
+
+
+def _by_pieces(rows: Floats, matrix: Floats) -> Floats:
+    """``rows @ matrix``, so few rows at a time that no threads are started for it: these take more CPU than they save time."""
+    step = max(PIECE // matrix.size, 1)
+    whole = len(rows) // step * step
+    pieces = rows[:whole].reshape(-1, step, len(matrix)) @ matrix
+    return np.concatenate([pieces.reshape(whole, len(matrix.T)), rows[whole:] @ matrix])
 
 
 def _kernel(a: Floats, b: Floats, parameters: Floats) -> Floats:
     lengths = np.exp(parameters[:-1])
     p, q = a / lengths, b / lengths
     square = np.maximum((p**2).sum(1)[:, None] + (q**2).sum(1)[None, :] - 2 * p @ q.T, 0.0)
-    root = np.sqrt(5 * square)
-    return np.asarray((1 + root + root**2 / 3) * np.exp(-root), np.float64)
+    return _matern(np.sqrt(5 * square))
+
+
+def _matern(root: Floats) -> Floats:
+    """The kernel where ``root`` is the distance times the root of 5; ``root`` is lost."""
+    kernel: Floats = root * root
+    kernel /= 3
+    kernel += root
+    kernel += 1
+    kernel *= np.exp(np.negative(root, out=root), out=root)
+    return kernel
 
 
 def _noise(parameters: Floats) -> float:
     return math.exp(min(parameters[-1], 0.0)) + JITTER
 
 
-def _likelihoods(squares: Floats, z: Floats, tried: Floats) -> Floats:
-    """Log marginal likelihood with the prior for each row of ``tried``. ``squares``: of differences, ``[d, n, n]``."""
-    square = np.tensordot(np.exp(-2 * tried[:, :-1]), squares, 1)
-    root = np.sqrt(5 * square)
-    matrices = (1 + root + root**2 / 3) * np.exp(-root)
-    at = np.arange(len(z))
+def _likelihoods(squares: Floats, below: tuple[Any, Any], z: Floats, tried: Floats) -> Floats:
+    """Log marginal likelihood with the prior for each row of ``tried``. ``squares``: of differences, ``[d, pairs]``, of the pairs
+    ``below`` the diagonal and on it: a Cholesky factor looks at no others. ``z`` stands below the matrix as one more row: what
+    becomes of it there is the factor's inverse times ``z``, whatever is in the corner, as long as it is large enough."""
+    n = len(z)
+    matrices = np.zeros((len(tried), n + 1, n + 1))
+    matrices[:, below[0], below[1]] = _matern(np.sqrt(np.exp(-2 * tried[:, :-1]) @ (5 * squares)))
+    at = np.arange(n)
     matrices[:, at, at] += (np.exp(np.minimum(tried[:, -1], 0.0)) + JITTER)[:, None]
+    matrices[:, n, :n] = z
+    matrices[:, n, n] = CORNER
     try:
         factors = np.linalg.cholesky(matrices)
     except np.linalg.LinAlgError:  # one of them is singular to the last digit
         return np.full(len(tried), -math.inf) if len(tried) == 1 else np.concatenate(
-            [_likelihoods(squares, z, each[None]) for each in tried])  # fmt: skip
-    half = np.linalg.solve(factors, np.broadcast_to(z[:, None], (len(tried), len(z), 1)))[..., 0]
+            [_likelihoods(squares, below, z, each[None]) for each in tried])  # fmt: skip
+    half = factors[:, n, :n]
     prior = (((tried[:, :-1] - LENGTH) / SPREAD) ** 2).sum(1) + ((tried[:, -1] - NOISE) / NOISE_SPREAD) ** 2
     found = -0.5 * (half**2).sum(1) - np.log(factors[:, at, at]).sum(1) - 0.5 * prior
     return np.asarray(found, np.float64)
