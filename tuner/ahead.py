@@ -11,8 +11,9 @@ __all__ = ["first_wants"]
 
 
 def first_wants(lookup: Lookup, workers: int) -> list[list[Want]]:
-    """A share for each of ``workers`` (at least 2): the engine's defaults on all windows, which are never pruned, are the first
-    one's; the first moves, which may be, on the first half of the windows are shared out among the others."""
+    """A share for each of ``workers`` (at least 2). The engine's defaults, which are never pruned, are the first one's, and the
+    first moves, which may be, on the first half of the windows the others'; where the defaults are there, as those of the current
+    policy, the moves are everybody's, on all windows."""
     plan = lookup.plan
     shares: list[list[Want]] = [[] for _ in range(workers)]
     if len(plan.objectives) > 1 or plan.objectives[0].rates:
@@ -20,11 +21,11 @@ def first_wants(lookup: Lookup, workers: int) -> list[list[Want]]:
     defaults = plan.space.defaults(plan.policy, plan.profile)
     if _derivable(lookup, defaults):
         shares[0] = lookup.missing(lookup.wants([defaults], "search"))
-    half = -(-len(plan.trace.search) // 2)
+    others, windows = (shares[1:], -(-len(plan.trace.search) // 2)) if shares[0] else (shares[:], len(plan.trace.search))
     moves = [move for move in first_moves(plan.space, plan.current) if _derivable(lookup, move)]
-    wants = [want for at in range(half) for want in lookup.wants(moves, "search") if want.window == at]
+    wants = [want for at in range(windows) for want in lookup.wants(moves, "search") if want.window == at]
     for at, want in enumerate(lookup.missing(wants)):
-        shares[1 + at % (workers - 1)].append(want)
+        others[at % len(others)].append(want)
     return shares
 
 

@@ -18,7 +18,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -120,7 +119,8 @@ class Surrogate:
     def predict(self, points: Floats) -> tuple[Floats, Floats]:
         """Mean and standard deviation of the value at ``points`` ``[m, d]``."""
         cross = _kernel(points, self.x, self.parameters)
-        inner = _by_pieces(cross, np.linalg.inv(self.factor).T)  # few trials, many points: they are not solved for one by one
+        inverse = np.asarray(np.linalg.inv(self.factor), np.float64)
+        inner = _by_pieces(cross, inverse.T)  # few trials, many points: they are not solved for one by one
         spread = np.sqrt(np.maximum(1.0 - (inner**2).sum(axis=1), 1e-12))
         return self.mean + self.scale * (cross @ self.weights), self.scale * spread
 

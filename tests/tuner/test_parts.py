@@ -22,6 +22,7 @@ from tracekit.errors import UsageError
 from tracekit.store import Store
 from tracekit.traces.slicing import WHOLE
 from tracekit.traces.source import TraceSource
+from tuner import surrogate
 from tuner.cells import CellFile
 from tuner.gains import gain_of
 from tuner.journal import Journal
@@ -224,6 +225,31 @@ def test_a_cap_stands_where_it_takes_effect() -> None:
     assert [min(seen[largest]) for largest in sorted(seen)] == pytest.approx([0, 0.25, 0.5, 0.75, 1])
     alone = Space(knobs=(Knob(name=CHUNK, levels=(64, 256, 0)),))
     assert encode(alone, [{CHUNK: 64}, {CHUNK: 256}, {CHUNK: 0}])[:, 0].tolist() == [0, 0.5, 1]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 40), st.integers(1, 4), st.integers(0, 10**6))
+def test_a_process_is_the_textbooks(n: int, d: int, seed: int) -> None:
+    """Mean, spread and likelihood against the formulas written out with a dense inverse, points of many pieces too."""
+    rng = np.random.default_rng(seed)
+    x, y, points = rng.random((n, d)), rng.normal(size=n), rng.random((400, d))
+    parameters = np.append(rng.normal(math.log(0.5), 0.5, d), math.log(1e-3))
+
+    def kernel(a: Any, b: Any) -> Any:
+        far = np.sqrt((((a[:, None] - b[None]) / np.exp(parameters[:-1])) ** 2).sum(-1))
+        return (1 + math.sqrt(5) * far + 5 * far**2 / 3) * np.exp(-math.sqrt(5) * far)
+
+    matrix = kernel(x, x) + 1.00001e-3 * np.eye(n)
+    z, cross, inverse = (y - y.mean()) / y.std(), kernel(points, x), np.linalg.inv(matrix)
+    mean, spread = Surrogate.given(x, y, parameters).predict(points)
+    assert mean == pytest.approx(y.mean() + y.std() * cross @ inverse @ z, abs=1e-6)
+    variance = 1 - np.einsum("ij,jk,ik->i", cross, inverse, cross)
+    assert (spread / y.std()) ** 2 == pytest.approx(np.maximum(variance, 1e-12), abs=1e-6)
+    below = np.tril_indices(n)
+    squares = (x.T[:, below[0]] - x.T[:, below[1]]) ** 2
+    (found,) = surrogate._likelihoods(squares, below, z, parameters[None])
+    prior = (((parameters[:-1] - math.log(0.5)) / 1.2) ** 2).sum() + ((math.log(1e-3) - math.log(1e-5)) / 1.5) ** 2
+    assert found == pytest.approx(-0.5 * z @ inverse @ z - 0.5 * np.linalg.slogdet(matrix)[1] - 0.5 * prior, abs=1e-5)
 
 
 def test_expected_improvement_by_value() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,10 +21,14 @@ from tracekit.jobs import list_jobs
 from tracekit.store import Store
 from tracekit.store.files import read_json
 from tuner import TuneReport, tune
+from tuner.ahead import first_wants
+from tuner.cells import CellFile, Replays
 from tuner.gains import gain_of
+from tuner.lookup import Lookup
 from tuner.plan import TunePlan
 from tuner.report import render_report
 from tuner.study import TuneStudy, open_study
+from tuner.windows import WindowSources
 
 SLO = "stall=60ms"
 SMALL: dict[str, Any] = {"slo": SLO, "windows": 3, "holdout": 3, "trials": 8, "workers": 1}
@@ -132,6 +137,36 @@ def test_workers_share_the_trials_and_each_cell_is_replayed_once(bursts: str, tm
     assert shared.document["recommended"]
     keys = cells_of(db)
     assert len(keys) - len(set(keys)) <= 1  # a want and a trial of the same cell may only meet in two processes at once
+
+
+def test_workers_answer_what_one_process_answers(report: tuple[TuneReport, Path], bursts: str, tmp_path: Path) -> None:
+    """Every replay anew, and the questions that are no cell: only the trials are there."""
+    db = tmp_path / "a.duckdb"
+    shutil.copytree(report[1].parent, tmp_path, dirs_exist_ok=True)
+    (folder_of(db) / "cells.jsonl").unlink()
+    again = tune(bursts, db=db, **{**SMALL, "workers": 2})
+    assert told(again.document) == told(report[0].document)
+    assert again.replayed == 0 and again.document["losers"]["won"] > 0
+
+
+def test_workers_begin_with_what_any_search_begins_with(bursts: str, tmp_path: Path) -> None:
+    """The defaults whole and half of each first move; without defaults of their own, all of the moves."""
+    for sets, name in ((["max_num_batched_tokens=4096"], "a"), ([], "b")):
+        db = tmp_path / f"{name}.duckdb"
+        tune(bursts, db=db, sets=sets, **{**SMALL, "trials": 4, "search_only": True})
+        plan, trials = study_of(db).plan, study_of(db).trials()
+        begun = [dict(trial.params) for trial in trials[1:]]
+        own = {plan.cell(plan.policy, window).key() for window in plan.trace.search}
+        rows = (folder_of(db) / "cells.jsonl").read_text().splitlines(keepends=True)
+        (tmp_path / name).write_text("".join(row for row in rows if json.loads(row)["key"] in own))
+        lookup = Lookup(plan, Replays(WindowSources(Store(db)), CellFile(tmp_path / name)))
+        for workers in (2, 3):
+            shares = [[(want.point, want.window) for want in share] for share in first_wants(lookup, workers)]
+            moves = [pair for share in shares[bool(sets) :] for pair in share]
+            tried = begun[1:] if sets else begun[:2]
+            assert shares[0] == [(begun[0], at) for at in range(3)] or not sets
+            assert sorted(map(repr, moves)) == sorted(repr((point, at)) for point in tried for at in range(2 if sets else 3))
+            assert max(map(len, shares[bool(sets) :])) - min(map(len, shares[bool(sets) :])) <= 1
 
 
 def test_a_study_that_is_killed_goes_on_where_it_stopped(bursts: str, tmp_path: Path, report: tuple[TuneReport, Path]) -> None:
