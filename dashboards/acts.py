@@ -11,6 +11,7 @@ from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from dashboards.address import Address, parse_address
 from dashboards.queries import RunBook
+from dashboards.spoken import spoken
 from dashboards.verdicts import Card, cards_of, read_verdict
 from dashboards.work import start_job
 from tracekit.errors import TracekitError, UsageError
@@ -49,7 +50,7 @@ def register_acts(app: Dash, book: RunBook) -> None:
                 return replay_change(book, ref, str(pressed.get("finding")))
             return tune_from(book, ref)
         except (TracekitError, ConfigError) as error:
-            return f"Not started: {error}"
+            return f"Not started: {spoken(error)}"
 
     app.callback(
         Output("vd-acted", "children"),

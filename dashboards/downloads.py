@@ -26,6 +26,7 @@ from flask import Flask, Response, abort, request
 from dashboards.queries import RunBook
 from dashboards.report_page import page_html
 from dashboards.run_report import run_page
+from dashboards.spoken import spoken
 from tracekit.errors import LockedError, TracekitError, UsageError
 from tracekit.exports.export import export
 from tracekit.exports.flag_text import FLAG_FORMATS, flag_text
@@ -105,9 +106,9 @@ def _answer(book: RunBook, lock: str, name: str, kind: Kind, make: Callable[[Pat
         with _alone(book, lock) as folder:
             stream = make(folder).open("rb")
     except (UsageError, ConfigError) as error:
-        return Response(f"{error}\n", 409, content_type=_TEXT)
+        return Response(f"{spoken(error)}\n", 409, content_type=_TEXT)
     except (LockedError, BusyError) as error:
-        return Response(f"{error}\n", 503, {"Retry-After": "5"}, content_type=_TEXT)
+        return Response(f"{spoken(error)}\n", 503, {"Retry-After": "5"}, content_type=_TEXT)
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "Vary": "Accept-Encoding"}
     if kind.content in _PACKED or not request.accept_encodings["gzip"]:
         headers["Content-Length"] = str(os.fstat(stream.fileno()).st_size)

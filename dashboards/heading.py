@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from dashboards.address import Address
 from dashboards.queries import RunBook
+from dashboards.spoken import spoken
 from dashboards.words import count, percent, rate, seconds, short
 from tracekit.errors import LockedError, TracekitError
 from tracekit.metrics.slo import SloTable
@@ -49,9 +50,9 @@ def heading_of(book: RunBook, address: Address) -> Heading:
             return Heading(view.title, "", "", (), "")
         kept = book.remember(f"heading {row['spool']}", lambda: _recorded(book, row["run"]))
     except LockedError as error:
-        return Heading("", "", "", (), str(error))
+        return Heading("", "", "", (), spoken(error))
     except TracekitError as error:
-        return Heading("no run", "", "", (), str(error))
+        return Heading("no run", "", "", (), spoken(error))
     assert isinstance(kept, Heading)
     return kept
 

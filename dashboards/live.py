@@ -10,6 +10,7 @@ from dashboards.address import parse_address
 from dashboards.job_runs import is_job
 from dashboards.markup import aria
 from dashboards.queries import RunBook
+from dashboards.spoken import spoken
 from dashboards.words import percent
 from dashboards.work import UNDER_WAY, acts_on, do_to_job
 from tracekit.errors import LockedError, TracekitError
@@ -48,9 +49,9 @@ def live_of(book: RunBook, ref: str) -> Live | None:
     try:
         spool = book.spool(ref)
     except LockedError as error:
-        return Live("starting", str(error), None, ref, _can(book, ref)) if is_job(ref) else None
+        return Live("starting", spoken(error), None, ref, _can(book, ref)) if is_job(ref) else None
     except TracekitError as error:
-        return Live("ended", str(error), None, ref, _can(book, ref)) if is_job(ref) else None
+        return Live("ended", spoken(error), None, ref, _can(book, ref)) if is_job(ref) else None
     return None if spool is None else _of_spool(book, spool)
 
 

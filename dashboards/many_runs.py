@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dashboards.queries import RunBook
+from dashboards.spoken import spoken
 from tracekit.comparison.pairing import why_not_comparable
 from tracekit.errors import TracekitError, shown
 from tracekit.sidebyside import render_rows, run_labels, side_by_side
@@ -46,7 +47,7 @@ def many_runs(book: RunBook, refs: Sequence[str]) -> ManyRuns:
         except TracekitError as error:
             if not numbers:
                 raise
-            left_out.append(str(error))
+            left_out.append(spoken(error))
             continue
         if row is None:
             left_out.append(f"{ref}: it is under way")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dashboards.queries import RunBook
+from dashboards.spoken import spoken
 from dashboards.uploads import find
 from tracekit.errors import LockedError, UsageError, shown
 from tracekit.orders import ReplayOrder, profiles_known, replay_words
@@ -42,7 +43,7 @@ def loaded_traces(book: RunBook) -> tuple[list[LoadedTrace], str]:
     try:
         return _read_traces(book), ""
     except LockedError as error:
-        return [], str(error)
+        return [], spoken(error)
 
 
 def is_loaded(book: RunBook, name: str) -> bool:

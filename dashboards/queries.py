@@ -20,6 +20,7 @@ from dashboards.job_runs import JobRuns, is_job
 from dashboards.kept import Followed, Kept, arrivals_ns, follow, read_run
 from dashboards.remembered import Coming, Remembered, array_bytes
 from dashboards.run_words import Listed, listed_run, listed_spool, live_message, recorded_message
+from dashboards.spoken import spoken
 from tracekit.diagnosis import Attribution, RunData, attribute, load_run_data
 from tracekit.errors import LockedError, TracekitError, UsageError
 from tracekit.store import SpoolInfo, Store, spools_there
@@ -192,8 +193,8 @@ class RunBook:
             with self.store.read() as con:
                 rows = con.execute(f"SELECT {', '.join(_RUN_COLUMNS)} FROM runs ORDER BY run").fetchall()
         except LockedError as error:
-            self._held_off = (time.monotonic() + WAIT_S, str(error))
-            return str(error)
+            self._held_off = (time.monotonic() + WAIT_S, spoken(error))
+            return spoken(error)
         self._rows = [dict(zip(_RUN_COLUMNS, row, strict=True)) for row in rows]
         self._file_mark = mark
         for row in self._rows:
@@ -219,7 +220,7 @@ class RunBook:
 
     def _nothing(self, ref: str) -> str:
         if not self._rows:
-            return f"{self.store.path} holds no runs yet; `tracekit replay TRACE` makes one, and it appears here while it runs"
+            return f"{self.store.path} holds no runs yet; tracekit replay TRACE makes one, and it appears here while it runs"
         if ref in self._followed:
             return "this run's spool was discarded before it was committed"
         return f"run {ref[:80]}: no such run in {self.store.path}; the latest is {self._rows[-1]['run']}"

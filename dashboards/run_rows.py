@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dashboards.queries import RunBook
 from dashboards.run_words import ago
+from dashboards.spoken import spoken
 from tracekit.errors import LockedError
 from tracekit.store import SpoolInfo
 
@@ -66,7 +67,7 @@ def read_runs(book: RunBook) -> RunTable:
         with book.store.read() as con:
             rows, total = _recorded(con)
     except LockedError as error:
-        return RunTable(tuple(under_way), 0, str(error))
+        return RunTable(tuple(under_way), 0, spoken(error))
     return RunTable((*under_way, *rows), max(0, total - len(rows)), listed.note)
 
 

@@ -34,7 +34,7 @@ def standing(study: Study) -> str:
         "" if best is None else f" Best so far: trial {best.number}, {figure_value(best.values[0], study.objectives[0].unit)}."
     )
     job = "" if study.job is None else study.job.id
-    resume = f"`tracekit jobs resume {job}` goes on where it stopped"
+    resume = f"tracekit jobs resume {job} goes on where it stopped"
     match study.state:
         case "running" | "queued":
             left = (study.job.progress or {}).get("eta_s") if study.job is not None else None
@@ -70,10 +70,10 @@ def no_answer(study: Study) -> str:
             )
         case "finished":
             return (
-                "No answer: the search was asked for trials only (`--search-only`). The same `tracekit tune` command without it"
+                "No answer: the search was asked for trials only (--search-only). The same tracekit tune command without it"
                 " finds the best of these trials and proves it."
             )
-    return "No answer: the same `tracekit tune` command goes on where the search stopped, and answers at the end."
+    return "No answer: the same tracekit tune command goes on where the search stopped, and answers at the end."
 
 
 def none_allowed(study: Study) -> str:
@@ -87,8 +87,8 @@ def none_allowed(study: Study) -> str:
         kept.append(f"{count(len(outside))} {short}")
     said = f" Of {count(len(study.trials))} trials {'; '.join(kept)}." if kept else ""
     return (
-        f"Nothing can be recommended from these trials.{said} What may help: a looser SLO or `--target`, a lower `--rate-scale`"
-        " or more engines, a wider `--space`, or more `--trials`."
+        f"Nothing can be recommended from these trials.{said} What may help: a looser SLO or --target, a lower --rate-scale"
+        " or more engines, a wider --space, or more --trials."
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dashboards.queries import RunBook
+from dashboards.spoken import spoken
 from tracekit import jobs
 from tracekit.errors import TracekitError, UsageError
 from tracekit.jobs import Job, JobStatus
@@ -98,7 +99,7 @@ def do_to_job(book: RunBook, act: str, job: str) -> tuple[str, bool]:
             resume_job(book, job)
             return f"{job}: started again", True
     except TracekitError as error:
-        return str(error), False
+        return spoken(error), False
     return "", False
 
 

@@ -11,6 +11,7 @@ from tracekit.metrics.wording import count, span_text
 from tuner.answer import Answer
 from tuner.diagnosed import Verdict
 from tuner.gains import PREDICTED
+from tuner.objective import OBJECTIVES
 from tuner.plan import TunePlan
 from tuner.study import TuneStudy
 
@@ -29,7 +30,7 @@ def build_document(plan: TunePlan, study: TuneStudy | None, answer: Answer | Non
         "recommended": False, "no_search": verdict.stop, "findings": verdict.findings, "flags": "", "sets": [],
     }  # fmt: skip
     if answer is None:
-        document["why"] = verdict.stop or "no trial completed within the constraints"
+        document["why"] = verdict.stop or _none_allowed(plan, study)
         return document
     winner = answer.winner
     document |= {
@@ -44,7 +45,28 @@ def build_document(plan: TunePlan, study: TuneStudy | None, answer: Answer | Non
         "findings_after": answer.findings_after, "losers": answer.losers, "pareto": answer.front,
         "verification": answer.verification,
     }  # fmt: skip
+    document["reached"] = [] if study is None else _reached(study, winner.trial, winner.value)
     return document
+
+
+def _none_allowed(plan: TunePlan, study: TuneStudy | None) -> str:
+    """Why no trial may be recommended."""
+    met = [] if study is None else [float(t.user_attrs.get("attainment", 0)) for t in study.trials() if t.constraints]
+    if not met:
+        return "no trial completed within the constraints"
+    return (f"none of {len(met)} trials serves the {plan.target:.0%} of the requests that --target asks for; the most is"
+            f" {max(met):.1%} (--target, --rate-scale or a looser --slo)")  # fmt: skip
+
+
+def _reached(study: TuneStudy, winner: int | None, value: float) -> list[dict[str, Any]]:
+    """Each objective on the windows searched: of the current policy, trial 0, and of the winner; ``None`` where no trial says."""
+    values = {t.number: t.values for t in study.trials() if t.values}
+    base, best = values.get(0), values.get(-1 if winner is None else winner)
+    return [
+        {"name": each.name, "unit": each.unit, "current": None if base is None else base[at],
+         "winner": value if at == 0 else None if best is None else best[at]}
+        for at, each in enumerate(study.plan.objectives)
+    ]  # fmt: skip
 
 
 def _window(window: Any) -> dict[str, Any]:
@@ -97,6 +119,10 @@ def _verdict(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"  attainment {100 * gain['base_attainment']:.1f} % -> {100 * gain['level_attainment']:.1f} %;"\
               f" the interval is where {100 * document['predicted']:.0f} % of such sets of new windows would lie"  # fmt: skip
         yield f"  over the engine's defaults: {gain_text(document['gain_over_defaults'])}"
+    if document["objectives"] != ["goodput"]:
+        told = [f"{each['name']} {_plain(each['current'])} -> {_plain(each['winner'])} {each['unit']}"
+                for each in document.get("reached", ())]  # fmt: skip
+        yield from ([f"On the windows searched: {', '.join(told)}"] if told else [])
 
 
 def _reasons(document: Mapping[str, Any]) -> Iterator[str]:
@@ -119,9 +145,23 @@ def _reasons(document: Mapping[str, Any]) -> Iterator[str]:
     yield from _elsewhere(document)
     yield from _losers(document["losers"])
     yield from _verified(document["verification"])
+    yield from _front(document)
+
+
+def _plain(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.4g}"
+
+
+def _front(document: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each point of the front; those that come to the same are one."""
+    alike: dict[str, list[Mapping[str, Any]]] = {}
     for row in document["pareto"]:
-        values = ", ".join(f"{name} {value:.4g}" for name, value in row["values"].items())
-        yield f"Pareto: {values}: {', '.join(f'{k}={knob_text(v)}' for k, v in row['point'].items())}"
+        values = ", ".join(f"{name} {value:.4g} {OBJECTIVES[name].unit}" for name, value in row["values"].items())
+        if row["point"] not in alike.setdefault(values, []):
+            alike[values].append(row["point"])
+    for values, points in alike.items():
+        more = f" (and {len(points) - 1} more that come to the same)" if len(points) > 1 else ""
+        yield f"Pareto: {values}: {', '.join(f'{k}={knob_text(v)}' for k, v in points[0].items())}{more}"
 
 
 def _verified(found: Mapping[str, Any] | None) -> Iterator[str]:

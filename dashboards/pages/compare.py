@@ -15,6 +15,7 @@ from dashboards.pages.compare_more import compare_many, compare_queues, register
 from dashboards.pair_figure import pair_figure
 from dashboards.palette import THEMES, Theme
 from dashboards.queries import RunBook
+from dashboards.spoken import spoken
 from dashboards.words import MISSING, count, seconds
 from tracekit.errors import LockedError, TracekitError
 
@@ -127,9 +128,9 @@ def render(book: RunBook, search: str | None, theme: str, *, again: bool = False
         found = beside(book, address.run, address.compare, address.metric, address.cls, address.tenant)
     except LockedError as error:  # what is waited for keeps its place in the address
         kept = (no_update,) * 11 if again else (*(no_update,) * 6, *_choices(address))
-        return *kept, str(error), "", no_update if again else None, False
+        return *kept, spoken(error), "", no_update if again else None, False
     except TracekitError as error:
-        return [], [], [], no_update, address.compare, more, *_choices(address), "", str(error), None, True
+        return [], [], [], no_update, address.compare, more, *_choices(address), "", spoken(error), None, True
     shown = other and str(other["run"])
     body = [*_body(found, address, THEMES[theme], compare_many(book, address)), *compare_queues(book, address, THEMES[theme])]
     choices = _choices(address, found)

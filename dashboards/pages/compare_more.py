@@ -16,6 +16,7 @@ from dashboards.many_runs import many_runs
 from dashboards.markup import data_table, figure_with_table
 from dashboards.palette import Theme
 from dashboards.queries import RunBook
+from dashboards.spoken import spoken
 from dashboards.verdicts import SOON_S, Verdict, cards_of, coming_verdict
 from dashboards.words import MISSING, seconds
 from tracekit.errors import LockedError, TracekitError
@@ -51,9 +52,9 @@ def render_causes(book: RunBook, search: str | None, *, again: bool = False) -> 
             return [], True
         found = [coming_verdict(book, ref, SOON_S) for ref in (address.run, address.compare)]
     except LockedError as error:
-        return no_update if again else [html.H2(CAUSES), html.P(str(error), className="summary")], False
+        return no_update if again else [html.H2(CAUSES), html.P(spoken(error), className="summary")], False
     except TracekitError as error:
-        return [html.H2(CAUSES), html.P(f"They cannot be told: {error}", className="summary")], True
+        return [html.H2(CAUSES), html.P(f"They cannot be told: {spoken(error)}", className="summary")], True
     waiting = None in found
     return no_update if again and waiting else list(_causes(found, address)), not waiting
 

@@ -14,6 +14,7 @@ from dashboards.markup import aria, control, data_table, figure_with_table
 from dashboards.palette import THEMES, Theme
 from dashboards.plain_figures import plain_layout
 from dashboards.queries import RunBook
+from dashboards.spoken import spoken
 from dashboards.words import MISSING, count, short
 from tracekit.errors import TracekitError
 
@@ -75,7 +76,7 @@ def render(book: RunBook, search: str | None, theme: str) -> tuple[Any, ...]:
         rows = read_experiments(book)
         document = read_experiment(book, address.experiment)
     except TracekitError as error:
-        return [], None, "", str(error), None
+        return [], None, "", spoken(error), None
     options = [{"value": row.number, "label": _title(row)} for row in rows]
     said = [html.P(line) for line in document["conclusion"]]
     return options, document["experiment"], said, "", list(_body(document, THEMES[theme]))

@@ -25,6 +25,7 @@ from dashboards.fleet_rows import (
 from dashboards.markup import figure_with_table
 from dashboards.palette import THEMES, Theme
 from dashboards.queries import RunBook
+from dashboards.spoken import spoken
 from dashboards.words import MISSING, count, percent, seconds, short
 from tracekit.diagnosis import RunData
 from tracekit.errors import TracekitError
@@ -62,7 +63,7 @@ def render(book: RunBook, search: str | None, theme: str) -> tuple[Any, Any]:
     try:
         data = book.data(parse_address(search).run)
     except TracekitError as error:
-        return str(error), None
+        return spoken(error), None
     if not data.policy.rules.several:
         return ONE, None
     if not data.has_iterations:

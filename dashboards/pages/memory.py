@@ -13,6 +13,7 @@ from dashboards.memory import Peak, peak_of, preempted, pressure_of
 from dashboards.palette import THEMES, Theme
 from dashboards.plain_figures import curve_figure
 from dashboards.queries import RunBook
+from dashboards.spoken import spoken
 from dashboards.traffic import describe_run_trace
 from dashboards.words import MISSING, count, percent, seconds
 from tracekit.diagnosis import RunData
@@ -49,7 +50,7 @@ def render(book: RunBook, search: str | None, theme: str) -> tuple[Any, Any]:
             return "This run kept no iterations, so its memory cannot be seen; replay with --events full.", None
         return _said(data), [*_pool(data, address), *_reuse(book, data, address, THEMES[theme]), *_evictions(data, address)]
     except TracekitError as error:
-        return str(error), None
+        return spoken(error), None
 
 
 def _said(data: RunData) -> str:

@@ -11,6 +11,7 @@ from dash import Dash, Input, Output, html
 from dashboards.address import parse_address
 from dashboards.markup import data_table
 from dashboards.queries import RunBook
+from dashboards.spoken import spoken
 from dashboards.traffic import load_report
 from dashboards.words import MISSING, count, percent, short
 from tracekit.errors import TracekitError
@@ -48,7 +49,7 @@ def render(book: RunBook, search: str | None) -> tuple[Any, Any]:
         assert row is not None
         run = load_run(book.store, row["run"])
     except TracekitError as error:
-        return str(error), None
+        return spoken(error), None
     return _said(report), [*_reading(report), *_trust(run), *_kept(run), *_quarantine(report)]
 
 

@@ -10,6 +10,7 @@ from dash import Dash, Input, Output, State, dcc, html, no_update
 from dashboards.markup import aria, control, data_table
 from dashboards.ordering import KNOBS, loaded_traces, order_of, profiles_options, uploads_folder, words_of
 from dashboards.queries import RunBook
+from dashboards.spoken import spoken
 from dashboards.uploads import KINDS, MOST_BYTES, checked, decoded, keep
 from dashboards.words import count, seconds
 from dashboards.work import start_job
@@ -186,7 +187,7 @@ def profiles(book: RunBook, contents: str | None, name: str) -> tuple[Any, Any, 
     try:
         kept = keep_profile(book.store, decoded(contents, name, MOST_PROFILE), name)
     except (TracekitError, ConfigError) as error:
-        return no_update, no_update, f"Not taken: {error}"
+        return no_update, no_update, f"Not taken: {spoken(error)}"
     return profiles_options(book), kept.key, f"{name}: {kept.told}. It can be chosen here and on What if from now on."
 
 
@@ -198,7 +199,7 @@ def take(book: RunBook, contents: str, name: str, sent: dict[str, str]) -> tuple
         upload = keep(uploads_folder(book), contents, name)
         report = checked(upload)
     except TracekitError as error:
-        return no_update, html.P(str(error), className="notice", role="alert")
+        return no_update, html.P(spoken(error), className="notice", role="alert")
     usable = bool(report["usable"])
     return ({**sent, upload.key: upload.path.name} if usable else no_update), quarantine(upload.path.name, report)
 
@@ -226,7 +227,7 @@ def command_line(book: RunBook, form: dict[str, Any]) -> str:
     try:
         return "From the shell: " + shlex.join(["tracekit", *words_of(book, form)])
     except (TracekitError, ConfigError) as error:
-        return f"Not yet: {error}" if form.get("trace") else ""
+        return f"Not yet: {spoken(error)}" if form.get("trace") else ""
 
 
 def remarks(book: RunBook, form: dict[str, Any]) -> str:
@@ -244,6 +245,6 @@ def begin(book: RunBook, form: dict[str, Any]) -> Any:
     try:
         job = start_job(book, "replay", words_of(book, form))
     except (TracekitError, ConfigError) as error:
-        return f"Not started: {error}"
+        return f"Not started: {spoken(error)}"
     live = dcc.Link("watch it live", href=f"/timeline?run={job}")
     return [f"Started as job {job}: ", live, " or see ", dcc.Link("all jobs", href="/jobs"), "."]

@@ -14,6 +14,7 @@ from dashboards.palette import GRID_THEME, THEMES
 from dashboards.queries import RunBook
 from dashboards.request_rows import DRAWN, LISTED, SORTS, Life, RequestTable, list_requests, lives_of
 from dashboards.selection import choices_of, selected, settle
+from dashboards.spoken import spoken
 from dashboards.waterfall import describe_lives, waterfall_figure
 from dashboards.words import count, seconds
 from tracekit.errors import TracekitError
@@ -156,7 +157,7 @@ def render(book: RunBook, search: str | None, sort: str, theme: str) -> tuple[An
         address = settle(book, address)
     except TracekitError as error:
         empty: dict[str, Any] = {"data": [], "layout": {}}
-        return ("", str(error), [], [], [], address.metric, empty, "", None, "", "", no_update, no_update)
+        return ("", spoken(error), [], [], [], address.metric, empty, "", None, "", "", no_update, no_update)
     choices = choices_of(data)
     others = replace(address, requests=())
     table = list_requests(data, others, sort)

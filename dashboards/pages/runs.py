@@ -30,7 +30,7 @@ COLUMNS = (
     "Longest gap",
     "Preempted",
 )
-EMPTY = "No runs yet. `tracekit replay TRACE` makes one, and it appears here while it runs."
+EMPTY = "No runs yet. tracekit replay TRACE makes one, and it appears here while it runs."
 
 
 def layout() -> Any:

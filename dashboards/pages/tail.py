@@ -15,6 +15,7 @@ from dashboards.markup import aria, chart_exports, control, data_table, figure_w
 from dashboards.palette import THEMES, Theme
 from dashboards.queries import RunBook
 from dashboards.selection import choices_of, latency_s, selected, settle
+from dashboards.spoken import spoken
 from dashboards.stalls import describe_stalls, stalls_of
 from dashboards.tail import Contrast, Percentile, TailMap, contrasts, percentiles, tail_map
 from dashboards.tail_figures import contrast_figure, describe_map, map_figure
@@ -141,7 +142,7 @@ def render(book: RunBook, search: str | None, theme: str) -> tuple[Any, ...]:
         address = settle(book, address)
         found = tail_map(data, address)
     except TracekitError as error:
-        return "", str(error), empty, None, None, [], no_update, address.metric, None, None
+        return "", spoken(error), empty, None, None, [], no_update, address.metric, None, None
     classes = list(choices_of(data).classes)
     if found is None:
         why = f"no counted request of this selection has a {NAMES[address.metric]}"

@@ -20,6 +20,7 @@ from dashboards.overlay import NOTHING, Overlay, overlay_key, overlay_of
 from dashboards.palette import THEMES
 from dashboards.queries import RunBook, RunView
 from dashboards.remembered import Remembered
+from dashboards.spoken import spoken
 from dashboards.summary import describe_window
 from dashboards.timeline_table import HEAD, timeline_rows
 from tracekit.errors import LockedError, TracekitError
@@ -114,9 +115,9 @@ def render(
         over = _over(book, view, address, overlaid)
     except LockedError as error:  # keep what is there
         often = SOON_MS if is_job(address.run) else LIVE_MS
-        return Answer(status=f"waiting: {error}", status_class="status busy", every_ms=often, drawn=drawn)
+        return Answer(status=f"waiting: {spoken(error)}", status_class="status busy", every_ms=often, drawn=drawn)
     except TracekitError as error:
-        return _nothing(book, str(error))
+        return _nothing(book, spoken(error))
     runs = [{"value": each.ref, "label": each.title} for each in catalogue.runs]
     answer = _answer(view, address, _Look(theme, narrow, over, book.cuts), drawn)
     if runs != drawn.get("runs"):

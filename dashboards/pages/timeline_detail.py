@@ -16,6 +16,7 @@ from dashboards.overlay import overlay_of
 from dashboards.palette import THEMES, Theme
 from dashboards.plain_figures import step_figure
 from dashboards.queries import RunBook
+from dashboards.spoken import spoken
 from dashboards.words import MISSING, count, percent, seconds
 from tracekit.diagnosis import RunData
 from tracekit.errors import TracekitError
@@ -48,7 +49,7 @@ def render_detail(book: RunBook, search: str | None, theme: str) -> list[Any]:
         data = book.data(address.run)
         waits = overlay_of(book, address).waits
     except TracekitError as error:
-        return [html.P(str(error), className="notice")]
+        return [html.P(spoken(error), className="notice")]
     if not data.has_iterations:
         return []
     its = data.iterations

@@ -12,6 +12,7 @@ from dashboards.markup import data_table, figure_with_table
 from dashboards.palette import THEMES, Theme
 from dashboards.plain_figures import bar_figure, curve_figure, step_figure
 from dashboards.queries import RunBook
+from dashboards.spoken import spoken
 from dashboards.traffic import Arrivals, Traffic, describe_run_trace
 from dashboards.words import MISSING, count, percent, seconds, short
 from tracekit.errors import TracekitError
@@ -43,7 +44,7 @@ def render(book: RunBook, search: str | None, theme: str) -> tuple[Any, Any]:
     try:
         traffic = describe_run_trace(book, parse_address(search).run)
     except TracekitError as error:
-        return str(error), None
+        return spoken(error), None
     return _said(traffic.document), list(_body(traffic, THEMES[theme]))
 
 

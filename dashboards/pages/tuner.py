@@ -14,6 +14,7 @@ from dashboards.pages.tuner_answer import answer_of, proof_of
 from dashboards.pages.tuner_trial import columns_of, register_trial, render_trial, trial_grid
 from dashboards.palette import THEMES, Theme
 from dashboards.queries import RunBook
+from dashboards.spoken import spoken
 from dashboards.study_figures import front_figure, history_figure, levels_figure, shares_figure, steps_figure
 from dashboards.study_jobs import before_study, job_named, study_named
 from dashboards.study_rows import front_of, history_of, levels_of, steps_of
@@ -164,7 +165,7 @@ def render(book: RunBook, search: str | None, theme: str, drawn: list[Any] | Non
     except TracekitError as error:
         job = job_named(book, address.study)
         if job is None:
-            said = str(error) if options else f"{error}; so does Tune from here on a run's Verdict"
+            said = spoken(error) if options else f"{spoken(error)}; so does Tune from here on a run's Verdict"
             return options, None, "", said, None, None, None, no_update, None, None, *hidden
         return options, None, before_study(job), "", None, None, None, no_update, None, None, *_buttons(book, job)
     mark = [study.key, study.changed, study.state, theme]
@@ -188,7 +189,7 @@ def act(book: RunBook, search: str | None, what: str) -> str:
             return "the job that searched is not kept any more"
         (cancel_job if what == "tn-stop" else resume_job)(book, job.id)
     except TracekitError as error:
-        return str(error)
+        return spoken(error)
     return "asked to stop" if what == "tn-stop" else "started again"
 
 

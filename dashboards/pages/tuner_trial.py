@@ -11,6 +11,7 @@ from dash import Dash, Input, Output, State, dcc, html, no_update
 from dashboards.address import Address, parse_address
 from dashboards.palette import GRID_THEME
 from dashboards.queries import RunBook
+from dashboards.spoken import spoken
 from dashboards.study_jobs import study_named
 from dashboards.words import percent, seconds, short
 from dashboards.work import UNDER_WAY, start_job
@@ -82,7 +83,7 @@ def start(book: RunBook, search: str | None) -> str:
         words = ["trial", study.key, str(trial.number), "--db", str(book.store.path.resolve())]
         return f"started as job {start_job(book, 'trial', words)}"
     except TracekitError as error:
-        return str(error)
+        return spoken(error)
 
 
 def render_trial(book: RunBook, study: Study, address: Address) -> Any:

@@ -18,6 +18,7 @@ from dashboards.pages.verdict_live import render_live
 from dashboards.palette import THEMES, Theme
 from dashboards.queries import RunBook
 from dashboards.so_far import SoFarKeeper
+from dashboards.spoken import spoken
 from dashboards.verdict_figure import describe_excess, excess_figure
 from dashboards.verdicts import SOON_S, Card, Verdict, cards_of, coming_verdict, figure_name
 from dashboards.words import percent, seconds
@@ -80,7 +81,7 @@ def render(book: RunBook, search: str | None, theme: str, within_s: float = 60.0
     try:
         found = coming_verdict(book, address.run, within_s)
     except TracekitError as error:
-        return str(error), None
+        return spoken(error), None
     if found is None:
         return COMING, None
     return found.document["verdict"], list(_body(found, address, THEMES[theme]))

@@ -9,6 +9,7 @@ from dash import html
 from dashboards.address import parse_address
 from dashboards.markup import data_table
 from dashboards.so_far import SoFar, SoFarKeeper
+from dashboards.spoken import spoken
 from dashboards.words import MISSING, count, percent, seconds
 from tracekit.errors import LockedError, TracekitError
 
@@ -22,7 +23,7 @@ def render_live(keeper: SoFarKeeper, search: str | None) -> tuple[Any, Any] | No
     try:
         found = keeper.look(parse_address(search).run)
     except LockedError as error:
-        return f"waiting: {error}", None
+        return f"waiting: {spoken(error)}", None
     except TracekitError:
         return None
     return None if found is None else (_said(found), _body(found))

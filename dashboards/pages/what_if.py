@@ -14,6 +14,7 @@ from dashboards.ordering import profiles_options
 from dashboards.pages.what_if_answer import answer_of
 from dashboards.palette import THEMES
 from dashboards.queries import LATEST, RunBook
+from dashboards.spoken import spoken
 from dashboards.what_if_form import FACTORS, FIELDS, choices, kinds_of, words_of
 from dashboards.what_if_rows import verdict_of
 from dashboards.words import count
@@ -185,7 +186,7 @@ def command_line(book: RunBook, form: dict[str, Any]) -> str:
     try:
         return "From the shell: " + shlex.join(["tracekit", *words_of(book, form)])
     except (TracekitError, ConfigError) as error:
-        return f"Not yet: {error}" if form.get("trace") else ""
+        return f"Not yet: {spoken(error)}" if form.get("trace") else ""
 
 
 def begin(book: RunBook, form: dict[str, Any]) -> tuple[str, str | None]:
@@ -193,7 +194,7 @@ def begin(book: RunBook, form: dict[str, Any]) -> tuple[str, str | None]:
     try:
         job = start_job(book, "capacity", words_of(book, form))
     except (TracekitError, ConfigError) as error:
-        return f"Not started: {error}", None
+        return f"Not started: {spoken(error)}", None
     return f"Started as job {job}: its answer comes below, and stays when this page is closed.", job
 
 
@@ -210,7 +211,7 @@ def render(book: RunBook, search: str | None, theme: str, drawn: Any = None) -> 
         document = load_capacity(book.store, ref)
     except TracekitError as error:
         nothing = "Nothing has been asked yet: say above what would be different." if address.capacity is None else ""
-        return options, None, nothing, "" if nothing else str(error), None, HIDDEN, HIDDEN, None, None
+        return options, None, nothing, "" if nothing else spoken(error), None, HIDDEN, HIDDEN, None, None
     mark = [document["capacity"], document["answered_at"], theme]
     if mark == drawn:
         return options, mark[0], *[no_update] * 3, HIDDEN, HIDDEN, no_update, no_update

@@ -214,7 +214,7 @@ def test_the_menu_downloads_and_says_what_it_cannot(db: Path, watch: Callable[..
         assert page.locator(".export-menu").get_attribute("open") is None
         page.get_by_text("Its change as a file").first.click()
         page.locator(".finding").get_by_role("link", name="Helm values").first.click()
-        shown.until("exported", "no recorded diagnosis; `tracekit diagnose 1` makes one")
+        shown.until("exported", "no recorded diagnosis; tracekit diagnose 1 makes one")
         assert any("409" in each for each in shown.wrong)
         shown.wrong.clear()
         page.set_viewport_size({"width": 390, "height": 800})

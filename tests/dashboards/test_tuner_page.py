@@ -197,13 +197,13 @@ def test_how_a_study_stands(store: Store) -> None:
     )
     running.finish({"exit_code": 130, "cancelled": True})
     assert standing(load_study(store, "last")).startswith(
-        f"Stopped after 3 of 60 trials; `tracekit jobs resume {running.id}` goes on where it stopped."
+        f"Stopped after 3 of 60 trials; tracekit jobs resume {running.id} goes on where it stopped."
     )
     running.finish({"exit_code": 5, "error": "internal error: x"})
-    assert "Failed after 3 of 60 trials: internal error: x; `tracekit jobs resume" in standing(load_study(store, "last"))
+    assert "Failed after 3 of 60 trials: internal error: x; tracekit jobs resume" in standing(load_study(store, "last"))
     (running.folder / "result.json").unlink()
     in_a_killed_process(running.begin)
-    assert standing(load_study(store, "last")).startswith("Killed: its process is gone. 3 of 60 trials are kept; `tracekit jobs")
+    assert standing(load_study(store, "last")).startswith("Killed: its process is gone. 3 of 60 trials are kept; tracekit jobs")
     (folder / "answer.json").write_text(json.dumps({"no_search": "overload", "recommended": False, "why": "overload"}))
     running.finish({"exit_code": 0})
     assert standing(load_study(store, "last")) == "Nothing was searched: overload."
@@ -287,7 +287,7 @@ def test_without_an_answer_the_page_says_why_and_what_leads_to_one(store: Store)
     job.finish({"exit_code": 130, "cancelled": True})
     assert "No answer: the search ended before one was found. Go on with the search" in answered()
     job.finish({"exit_code": 0})
-    assert "`--search-only`" in answered()
+    assert "(--search-only)" in answered()
     nothing = {"recommended": False, "no_search": None, "why": "no trial completed within the constraints"}
     (folder / "answer.json").write_text(json.dumps(nothing))
     told = answered()
@@ -295,7 +295,7 @@ def test_without_an_answer_the_page_says_why_and_what_leads_to_one(store: Store)
     assert "than the 95.0 % asked for, 50.0 % at most. What may help: a looser SLO" in told
     shutil.rmtree(job.folder)
     (folder / "answer.json").unlink()
-    assert "the same `tracekit tune` command goes on" in answered()
+    assert "the same tracekit tune command goes on" in answered()
 
 
 def test_a_search_is_stopped_and_goes_on_from_the_page(store: Store) -> None:

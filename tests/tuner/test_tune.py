@@ -241,7 +241,30 @@ def test_several_objectives_give_a_front(bursts: str, tmp_path: Path) -> None:
                  **{**SMALL, "trials": 5, "windows": 2, "holdout": 2})  # fmt: skip
     front = found.document["pareto"]
     assert front and all(set(row["values"]) == {"goodput", "cost"} for row in front)
-    assert any(line.startswith("Pareto: goodput ") for line in found.text.splitlines())
+    lines = [line for line in found.text.splitlines() if line.startswith("Pareto: goodput ")]
+    assert lines and all(" requests/s, cost " in line and " per million tokens: " in line for line in lines)
+    values = [line.partition(" per million tokens: ")[0] for line in lines]
+    assert len(set(values)) == len(values), "what comes to the same is one line"
+    for at, name in enumerate(("goodput", "cost")):
+        reached = found.document["reached"][at]
+        base = study_of(tmp_path / "a.duckdb").trials()[0].values[at]
+        assert reached["name"] == name and reached["current"] == base
+    assert any(line.startswith("On the windows searched: goodput ") and ", cost " in line for line in found.text.splitlines())
+
+
+def test_a_target_that_no_trial_reaches_is_named_with_what_comes_nearest(bursts: str, tmp_path: Path) -> None:
+    found = tune(bursts, db=tmp_path / "a.duckdb", objective="cost", price_per_hour=2.0, target=1.0,
+                 **{**SMALL, "slo": "ttft=1us", "trials": 3, "windows": 2, "holdout": 2})  # fmt: skip
+    trials = study_of(tmp_path / "a.duckdb").trials()
+    most = max(t.user_attrs["attainment"] for t in trials if t.state == TrialState.COMPLETE)
+    assert not found.document["recommended"] and most < 1
+    assert f"trials serves the 100% of the requests that --target asks for; the most is {most:.1%}" in found.document["why"]
+
+
+def test_a_job_file_that_is_not_there_is_said_in_plain_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", "--job", str(tmp_path / "no.toml")]) == 2
+    said = capsys.readouterr().err
+    assert "no.toml: No such file or directory; expected a TOML file" in said and "Errno" not in said
 
 
 def test_a_job_file_says_all_and_the_command_line_wins(bursts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
