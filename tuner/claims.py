@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -18,9 +18,12 @@ __all__ = ["Claims", "FileClaims"]
 
 
 class Claims(Protocol):
-    """``alone()``: one process at a time inside. ``take(n)``: whether trial ``n`` is now ours; ``give(n)``: it no longer is."""
+    """``alone()``: one process at a time inside. ``answering(waits)``: likewise, for the study's answer; ``waits`` is called
+    where somebody else is at it. ``take(n)``: whether trial ``n`` is now ours; ``give(n)``: it no longer is."""
 
     def alone(self) -> Any: ...
+
+    def answering(self, waits: Callable[[], None]) -> Any: ...
 
     def take(self, trial: int) -> bool: ...
 
@@ -39,6 +42,16 @@ class FileClaims:
     def alone(self) -> Iterator[None]:
         with (self._folder / "ask").open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    @contextmanager
+    def answering(self, waits: Callable[[], None]) -> Iterator[None]:
+        with (self._folder / "answer").open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                waits()
+                fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     def take(self, trial: int) -> bool:

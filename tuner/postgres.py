@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +90,16 @@ class PostgresClaims:
             yield
         finally:
             self._session.rows("SELECT pg_advisory_unlock(%s, -1)", [self._space])
+
+    @contextmanager
+    def answering(self, waits: Callable[[], None]) -> Iterator[None]:
+        if not self._session.rows("SELECT pg_try_advisory_lock(%s, -2)", [self._space])[0][0]:
+            waits()
+            self._session.rows("SELECT pg_advisory_lock(%s, -2)", [self._space])
+        try:
+            yield
+        finally:
+            self._session.rows("SELECT pg_advisory_unlock(%s, -2)", [self._space])
 
     def take(self, trial: int) -> bool:
         if trial not in self._held:

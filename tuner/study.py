@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,11 @@ class TuneStudy:
     def fail(self, asked: Asked, reason: str) -> None:
         """A trial that could not be carried out."""
         self._fail(asked.number, reason)
+
+    def answering(self, waits: Callable[[], None]) -> AbstractContextManager[None]:
+        """One process at a time looks for the answer: the next finds everything replayed. ``waits``: called before it waits."""
+        found: AbstractContextManager[None] = self._claims.answering(waits)
+        return found
 
     def best(self) -> FrozenTrial | None:
         """The best completed trial by the first objective."""

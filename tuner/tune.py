@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["TuneReport", "tune"]
 
 Progress = Callable[[int, int, str], None]
+WAITS = "another command of this study looks for the answer; what it replays is not replayed here again"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -175,7 +176,8 @@ class _Run:
         self._search(study, lookup.replays, crew, TrialLog(folder))
         if self.given["search_only"]:
             return self._left(plan, study)
-        answer = find_answer(study, lookup, self.tell)
+        with study.answering(lambda: self.tell(WAITS)):
+            answer = find_answer(study, lookup, self.tell)
         if answer is not None and self.given["verify"] is not None:
             engine = load_engine(self.given["model"], self.given["seed"])
             answer.verification = verify(study, answer, lookup, engine, self.given["top"], self.tell)

@@ -236,6 +236,18 @@ def test_failed_trials_are_counted_with_their_reason(bursts: str, tmp_path: Path
     assert "failed 2x" in found.text
 
 
+def test_two_commands_that_answer_together_replay_nothing_twice(bursts: str, tmp_path: Path) -> None:
+    db = tmp_path / "a.duckdb"
+    command = [*COMMAND, bursts, *OPTIONS, "--workers", "1", "--db", str(db)]
+    subprocess.run([*command, "--search-only"], check=True, capture_output=True)
+    both = [subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [each.communicate() for each in both]
+    keys = cells_of(db)
+    assert len(set(keys)) == len(keys), "a cell of the answer was replayed by both"
+    answers = [told(json.loads(out)) for out, _ in said]
+    assert answers[0] == answers[1] and len(answers[0]["neighbours"]) > 0
+
+
 def test_several_objectives_give_a_front(bursts: str, tmp_path: Path) -> None:
     found = tune(bursts, db=tmp_path / "a.duckdb", objective="goodput,cost", price_per_hour=2.0,
                  **{**SMALL, "trials": 5, "windows": 2, "holdout": 2})  # fmt: skip
