@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tracekit.store import Store
 from tracekit.store.files import read_json
 from tuner import tune
 from tuner.plan import TunePlan
-from tuner.postgres import PostgresCells, check_url
+from tuner.postgres import PostgresCells, PostgresClaims, check_url
 from tuner.study import open_study, study_name
 
 SMALL: dict[str, Any] = {"slo": "stall=60ms", "windows": 2, "holdout": 2, "trials": 6, "workers": 2}
@@ -93,3 +94,20 @@ def test_a_password_in_a_url_that_is_refused_is_not_repeated(url: str) -> None:
     with pytest.raises(UsageError) as refused:
         check_url(url)
     assert "hunter2" not in str(refused.value) and "postgresql://" in str(refused.value)
+
+
+def test_one_command_looks_for_the_answer_at_a_time(postgres: str) -> None:
+    one, other = (PostgresClaims(postgres, "a study") for _ in range(2))
+    waits, order = threading.Event(), list[str]()
+
+    def second() -> None:
+        with other.answering(waits.set):
+            order.append("second")
+
+    with one.answering(lambda: pytest.fail("nobody else is at it")):
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert waits.wait(60)
+        order.append("first")
+    thread.join(60)
+    assert order == ["first", "second"]
