@@ -30,6 +30,7 @@ def advance(state: State, plan: BatchPlan, grants: list[tuple[Sequence, int]]) -
         else:
             plan.decode_seqs += 1
             plan.decode_kv += comp
+            state.decodes.beside(comp, plan.iteration)
         if again:
             seq.recomputed_tokens += again
         if comp == seq.nt:

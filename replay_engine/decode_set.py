@@ -60,6 +60,9 @@ class DecodeSet:
         if self.shares is not None:
             self.shares.left(seq, served)
 
+    def beside(self, comp: int, iteration: int) -> None:
+        """A decode that is not (or no longer) a member has ``comp`` computed tokens in ``iteration``: nothing to this set."""
+
     def retire(self, iteration: int) -> list[Sequence]:
         """Members whose last token is computed in ``iteration``, removed, in ticket order."""
         due = self.calendar.pop(iteration, None)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from replay_engine.profile import Latency, Profile
-from replay_engine.simulator import SimExecutor
+from replay_engine.simulator import SkewedExecutor
 
 __all__ = ["ASSUMED", "IterationNoise", "NoisyExecutor", "stated_error"]
 
@@ -60,7 +60,7 @@ def stated_error(profile: Profile) -> tuple[float, float, str]:
     return found["prefill"], found["decode"], f"the profile's {', '.join(named)}"
 
 
-class NoisyExecutor(SimExecutor):
+class NoisyExecutor(SkewedExecutor):
     """A simulated executor whose every iteration takes ``exp(sigma z - sigma^2 / 2)`` times as long as predicted."""
 
     __slots__ = ("_at", "_decode", "_draws", "_prefill", "_z")

@@ -38,7 +38,9 @@ _TABLES = ("latency", "model", "hardware", "fit", "provenance")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
     """The coefficients the simulator takes, in ns (per token, token x context token, sequence, KV token). ``p_ns``: a row that
-    an iteration without prefill is padded by, to the next of ``buckets.BUCKETS``; 0 where nothing pads, or nobody told."""
+    an iteration without prefill is padded by, to the next of ``buckets.BUCKETS``; 0 where nothing pads, or nobody told.
+    ``s_ns``: a token that the longest context of the decodes is above their mean; 0 where the sum of contexts is enough, or
+    nobody told."""
 
     floor_ns: float = 0.0
     a_ns: float = 0.0
@@ -50,6 +52,7 @@ class Latency:
     h1_ns: float = 0.0
     h2_ns: float = 0.0
     p_ns: float = 0.0
+    s_ns: float = 0.0
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -67,8 +70,8 @@ class Latency:
         return bool(self.floor_ns or self.a_ns or self.b_ns)
 
     def costs(self) -> dict[str, float]:
-        """The coefficients by name, that of padding only where there is one."""
-        return {name: value for name, value in asdict(self).items() if value or name != "p_ns"}
+        """The coefficients by name, those of padding and of skew only where there is one."""
+        return {name: value for name, value in asdict(self).items() if value or name not in ("p_ns", "s_ns")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

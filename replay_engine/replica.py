@@ -15,6 +15,7 @@ from replay_engine.arrivals import NEVER, Calendar
 from replay_engine.coast import Coaster
 from replay_engine.coasted import can_coast, may_coast
 from replay_engine.config import SchedulerConfig
+from replay_engine.followed_set import LongestLog, LongestSink
 from replay_engine.front_door import DoorFacts
 from replay_engine.handover import Desk, Handover
 from replay_engine.intake import Client, Intake
@@ -23,7 +24,7 @@ from replay_engine.pools import make_pool
 from replay_engine.recorder import EventMode, Recorder
 from replay_engine.rules import Rules
 from replay_engine.scheduler import Scheduler
-from replay_engine.simulator import SimExecutor
+from replay_engine.simulator import SimExecutor, SkewedExecutor
 from replay_engine.tables import OutcomeReason
 from replay_engine.totals import RunTotals
 from replay_engine.types import BatchPlan, EventSink, Executor, Pending, Request, Sequence, Watching
@@ -67,9 +68,15 @@ class Replica:
     ) -> None:
         self.rules = rules
         pool = pool or make_pool(config, "auto", rules)
-        self.scheduler = Scheduler(config, pool, rules, block_bytes=kv_block_bytes, handover=handover)
+        follow = isinstance(executor, SkewedExecutor) and executor.follows
+        self.scheduler = Scheduler(config, pool, rules, block_bytes=kv_block_bytes, handover=handover, follow=follow)
         self._desk, self._executor = desk, executor
         self.calendar = calendar
+        if follow:
+            assert isinstance(executor, SkewedExecutor)
+            self._longest = LongestLog(kept=mode in ("iterations", "full")) if before is None else before._longest
+            executor.follow(self.scheduler.state, self._longest)
+            sink = LongestSink(sink, self._longest)
         if before is None:
             self.recorder = Recorder(sink, config, mode=mode, stall_threshold_ns=stall_threshold_ns, on_chunk=on_chunk)
         else:
@@ -80,7 +87,7 @@ class Replica:
         self.now: int = 0 if before is None else before.now
         self.next_ns = self.now
         self._coaster: Coaster | None = None
-        if coast and type(executor) is SimExecutor and can_coast(self.scheduler.state):
+        if coast and type(executor) in (SimExecutor, SkewedExecutor) and can_coast(self.scheduler.state):
             self._coaster = Coaster(self.scheduler, executor, self.recorder, calendar, self._deliver, self._retire)
         self._under_way: tuple[tuple[BatchPlan, Pending] | None, SequenceOf[Sequence], int] = (None, (), self.now)
         """The plan in flight, who has ended but still holds seat and blocks, and when the next plan is made."""

@@ -40,7 +40,8 @@ _DEFAULT = Rules()
 class Scheduler:
     """One engine's scheduler. Counters of decoding sequences are implied: read them with ``computed``.
 
-    ``rules`` go beyond vLLM's knobs; the defaults are vLLM. ``block_bytes`` is a KV block's size, for swapping.
+    ``rules`` go beyond vLLM's knobs; the defaults are vLLM. ``block_bytes`` is a KV block's size, for swapping. ``follow``: the
+    decode set knows its longest context.
     """
 
     __slots__ = ("_decodes", "_fill", "_loose", "_pool", "_size", "_waiting", "config", "rules", "state")
@@ -53,11 +54,13 @@ class Scheduler:
         *,
         block_bytes: int = 1 << 21,
         handover: Handover | None = None,
+        follow: bool = False,
     ) -> None:
         self.config = config
         self.rules = rules
         host = HostPool(rules.preemption.host_blocks if rules.preemption.mode == "swap" else 0, rules.link, block_bytes)
-        state = self.state = State(config, make_pool(config, "auto", rules) if pool is None else pool, rules, host, handover)
+        pool = make_pool(config, "auto", rules) if pool is None else pool
+        state = self.state = State(config, pool, rules, host, handover, follow=follow)
         self._decodes = state.decodes
         self._pool = state.pool
         self._loose = state.loose

@@ -5,6 +5,7 @@ from __future__ import annotations
 from replay_engine.batches import BatchGate
 from replay_engine.config import SchedulerConfig
 from replay_engine.decode_set import DecodeSet
+from replay_engine.followed_set import FollowedSet
 from replay_engine.handover import FetchedFirst, Handover
 from replay_engine.kv_contiguous import ContiguousPool
 from replay_engine.kv_counted import BlockPool, CountedPool
@@ -39,8 +40,9 @@ class State:
     )  # fmt: skip
 
     def __init__(
-        self, config: SchedulerConfig, pool: BlockPool, rules: Rules, host: HostPool, handover: Handover | None = None
-    ) -> None:
+        self, config: SchedulerConfig, pool: BlockPool, rules: Rules, host: HostPool, handover: Handover | None = None, *,
+        follow: bool = False,
+    ) -> None:  # fmt: skip
         self._set_knobs(config)
         self._set_rules(config, rules, handover)
         self.pool = pool
@@ -50,7 +52,7 @@ class State:
         self.plain = not self.contiguous and self._without_rules(rules)
         """Whether nothing but the queue's order and vLLM's knobs bears on admission, and the rarer of these are off."""
         self.usable = config.usable_blocks
-        self.decodes = DecodeSet(config.block_size, self.shares)
+        self.decodes = (FollowedSet if follow else DecodeSet)(config.block_size, self.shares)
         self.running: dict[int, Sequence] = {}
         self.loose: dict[int, Sequence] = {}
         self.it = -1

@@ -17,6 +17,8 @@ __all__ = [
     "DECISIONS",
     "ENUMS",
     "ITERATIONS",
+    "LONGEST",
+    "LONG_ITERATIONS",
     "MODES",
     "NULLABLE",
     "OUTCOMES",
@@ -61,6 +63,11 @@ ITERATIONS = np.dtype(
         ("prefix_hit_tokens", "<i4"),
     ]
 )
+
+LONGEST = ("decode_longest_tokens", "<i4")
+"""The longest context of an iteration's decodes, its new token counted as in ``decode_kv_tokens``; 0 where nobody decodes."""
+LONG_ITERATIONS = np.dtype([*ITERATIONS.descr, LONGEST])
+"""An ``iterations`` row with that: where the longest context costs extra."""
 
 PREFILL_ENTRIES = np.dtype(
     [("iteration", "<i8"), ("request", "<i4"), ("query_len", "<i4"), ("kv_len", "<i4"), ("recompute", "<i4")]

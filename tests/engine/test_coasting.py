@@ -34,6 +34,8 @@ LATENCIES = (
     Latency(floor_ns=50.0, a_ns=20.0, b_ns=2.0, c_ns=0.01, d_ns=1.0, e_ns=0.3, h0_ns=20.0),
     Latency(floor_ns=50.0, a_ns=20.0, b_ns=2.0, c_ns=0.01, d_ns=1.0, e_ns=0.3, h0_ns=20.0, h1_ns=1.5, h2_ns=2.5),
     Latency(floor_ns=50.0, a_ns=20.0, b_ns=2.0, c_ns=0.01, d_ns=1.0, e_ns=0.3, h0_ns=20.0, p_ns=7.3),
+    Latency(floor_ns=50.0, a_ns=20.0, b_ns=2.0, c_ns=0.01, d_ns=1.0, e_ns=0.3, h0_ns=20.0, s_ns=3.7),
+    Latency(floor_ns=50.0, a_ns=20.0, b_ns=2.0, c_ns=0.01, d_ns=1.1, e_ns=0.3, h1_ns=1.5, h2_ns=2.5, p_ns=7.3, s_ns=0.31),
 )
 
 

@@ -127,6 +127,7 @@ latencies = st.builds(
     h1_ns=st.sampled_from([0.0, 11.0]),
     h2_ns=st.sampled_from([0.0, 55.0]),
     p_ns=st.sampled_from([0.0, 0.0, 9.7]),
+    s_ns=st.sampled_from([0.0, 0.0, 13.3]),
 )
 
 
