@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tracekit.diagnosis.engines import RunEngines
 from tracekit.diagnosis.iteration_cost import CostForm
 
-__all__ = ["COLUMNS", "READ", "Columns", "Frame", "by_replica"]
+__all__ = ["COLUMNS", "READ", "SKEWED", "Columns", "Frame", "by_replica"]
 
 COLUMNS: dict[str, str] = {
     "iteration": "<i8",
@@ -33,6 +33,8 @@ COLUMNS: dict[str, str] = {
 what the profile says the iteration takes, ``prefill_ns`` what its prefill adds to it, 0 where it says nothing."""
 READ = (*(name for name in COLUMNS if name not in ("expected_ns", "prefill_ns")), "host_ns", "decode_kv_tokens", "prefill_qk")
 """Columns of ``iterations`` that these are made of."""
+SKEWED = "decode_longest_tokens"
+"""One more, where the longest context costs by the run's profile."""
 
 Frame = Mapping[str, npt.NDArray[Any]]
 """The columns at one moment, each of shape ``(iterations,)``, in order of time."""

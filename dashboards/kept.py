@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dashboards.columns import READ, Columns, by_replica
+from dashboards.columns import READ, SKEWED, Columns, by_replica
 from tracekit.diagnosis.engines import RunEngines, run_engines
 from tracekit.errors import TracekitError
 from tracekit.store import SpoolInfo, SpoolTail, Store, load_run
@@ -78,7 +78,9 @@ def follow(info: SpoolInfo) -> Followed:
 def read_run(store: Store, run: int) -> Kept:
     """All iterations of a recorded run."""
     engines, columns = _engines(load_run(store, run)), dict[int, Columns]()
+    skewed = engines is not None and engines.latency.s_ns > 0
     picks = ", ".join("enum_code(head_refused_by) AS head_refused_by" if name == "head_refused_by" else name for name in READ)
+    picks += f", coalesce({SKEWED}, 0) AS {SKEWED}" * skewed
     with store.read() as con:
         rows = con.sql(f"SELECT replica, {picks} FROM iterations WHERE run = {int(run)}").fetchnumpy()
         constants = con.execute(

@@ -72,14 +72,16 @@ class NoisyExecutor(SkewedExecutor):
         self._at = 0
         self._prefill, self._decode = noise.prefill, noise.decode
 
-    def predict(self, tokens: int, qk: int, seqs: int, kv: int, running: int, changes: int) -> tuple[int, int, int]:
+    def predict(
+        self, tokens: int, qk: int, seqs: int, kv: int, running: int, changes: int, longest: int | None = None
+    ) -> tuple[int, int, int]:
         if self._at == len(self._z):
             self._z, self._at = self._draws.standard_normal(DRAWN_AT_ONCE).tolist(), 0
         z = self._z[self._at]
         self._at += 1
         sigma = self._prefill if tokens else self._decode
         factor = math.exp(sigma * z - sigma * sigma / 2)
-        _, device, host = super().predict(tokens, qk, seqs, kv, running, changes)
+        _, device, host = super().predict(tokens, qk, seqs, kv, running, changes, longest)
         device, host = round(device * factor), round(host * factor)
         if not self._asynchronous:
             return device + host, device, host

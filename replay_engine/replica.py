@@ -74,7 +74,8 @@ class Replica:
         self.calendar = calendar
         if follow:
             assert isinstance(executor, SkewedExecutor)
-            self._longest = LongestLog(kept=mode in ("iterations", "full")) if before is None else before._longest
+            kept = mode in ("iterations", "full")
+            self._longest: LongestLog = LongestLog(kept=kept) if before is None else before._longest
             executor.follow(self.scheduler.state, self._longest)
             sink = LongestSink(sink, self._longest)
         if before is None:
@@ -87,7 +88,8 @@ class Replica:
         self.now: int = 0 if before is None else before.now
         self.next_ns = self.now
         self._coaster: Coaster | None = None
-        if coast and type(executor) in (SimExecutor, SkewedExecutor) and can_coast(self.scheduler.state):
+        plain = type(executor) in (SimExecutor, SkewedExecutor)  # no other kind is known to predict by its terms alone
+        if coast and plain and isinstance(executor, SimExecutor) and can_coast(self.scheduler.state):
             self._coaster = Coaster(self.scheduler, executor, self.recorder, calendar, self._deliver, self._retire)
         self._under_way: tuple[tuple[BatchPlan, Pending] | None, SequenceOf[Sequence], int] = (None, (), self.now)
         """The plan in flight, who has ended but still holds seat and blocks, and when the next plan is made."""

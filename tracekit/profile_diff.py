@@ -19,6 +19,8 @@ TYPICAL = (
 )  # fmt: skip
 PADDED = ("decode=33*1@1024",)
 """Beside them where padding costs: one more than fits the graph."""
+SKEWED = ("decode=1@16384,31*1@1024",)
+"""Where the longest context costs: one of 16 times the others'."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,8 @@ class ProfileDiff:
 def diff_profiles(one: Profile, other: Profile) -> ProfileDiff:
     """What changes from ``one`` to ``other``."""
     costs = [each.latency.costs() for each in (one, other)]
-    typical = (*TYPICAL, *PADDED) if any(each.latency.p_ns for each in (one, other)) else TYPICAL
+    typical = TYPICAL + PADDED * any(each.latency.p_ns for each in (one, other))
+    typical += SKEWED * any(each.latency.s_ns for each in (one, other))
     cases = [parse_case(text) for text in typical]
     facts = [_facts(each) for each in (one, other)]
     sources = [each.provenance for each in (one, other)]
@@ -70,6 +73,7 @@ def iteration_ns(latency: Latency, case: BatchCase) -> float:
     base = max(latency.floor_ns, latency.a_ns + latency.b_ns * case.tokens)
     device = base + latency.c_ns * case.qk + latency.d_ns * seqs + latency.e_ns * kv
     device += latency.p_ns * float(padding_of(np.array([case.tokens]), np.array([seqs]))[0])
+    device += latency.s_ns * (max(case.decodes) - kv / seqs) if seqs else 0.0
     return device + latency.h0_ns + latency.h1_ns * len(case.shapes)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from replay_engine.sinks import MemorySink
-from replay_engine.tables import TABLES, with_replica
+from replay_engine.tables import LONG_ITERATIONS, TABLES, with_replica
 from replay_engine.totals import RunTotals
 from replay_engine.types import EventSink
 from tracekit import __version__
@@ -223,8 +223,10 @@ class RunRecord(MemoryRecord):
         }
         constants = _constants(setup)
         layouts: dict[str, np.dtype[np.void]] = {}
+        if setup.profile.latency.s_ns and setup.torch is None:
+            layouts = {"iterations": LONG_ITERATIONS}
         if setup.policy.rules.several:
-            layouts = {table: with_replica(layout) for table, layout in TABLES.items()}
+            layouts = {table: with_replica(layout) for table, layout in (TABLES | layouts).items()}
         if setup.torch is None:
             constants["iterations"] |= {"mode": "simulated"}
             if not setup.profile.latency.p_ns:  # else it follows from the decodes

@@ -169,7 +169,7 @@ def with_fp8_kv(profile: Profile) -> Profile:
     if facts.kv_bytes_per_token <= elements:
         raise ConfigError("kv_cache_dtype=fp8: the profile's KV is of 8 bits already")
     share = elements / facts.kv_bytes_per_token
-    latency = replace(profile.latency, e_ns=profile.latency.e_ns * share)
+    latency = replace(profile.latency, e_ns=profile.latency.e_ns * share, s_ns=profile.latency.s_ns * share)  # reads both
     return replace(profile, name=f"{profile.name} x kv fp8", latency=latency, model=replace(facts, kv_bytes_per_token=elements),
                    provenance=_estimated(profile, "KV of 8 bits"))  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Fits of the simulator's form: ``device = max(floor, a + b*tokens) + c*qk + d*seqs + e*kv + p*padded`` and
+"""Fits of the simulator's form: ``device = max(floor, a + b*tokens) + c*qk + d*seqs + e*kv + p*padded + s*above`` and
 ``host = h0 + h1*running + h2*changes``.
 
 With ``floor >= a`` the first part is ``floor + b * max(0, tokens - knee)``: for a given knee everything is linear, so knees are
@@ -13,16 +13,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from replay_engine.calibration.nonnegative import robust
+from replay_engine.calibration.nonnegative import huber_bound, robust
 from replay_engine.calibration.samples import Samples
 from replay_engine.config import ConfigError
 from replay_engine.profile import Latency
 
-__all__ = ["Held", "ShapeError", "fit_device", "fit_host", "fit_latency", "held_out", "predicted_device"]
+__all__ = ["Held", "ShapeError", "fit_device", "fit_host", "fit_latency", "held_out", "predicted_device", "skew_shows"]
 
 Column = npt.NDArray[np.float64]
 FEWEST = 6
 """Iterations that a fit needs: one more than it has coefficients."""
+FEWEST_SKEWED, SKEW_BLOCKS, LEAST_SKEW = 40, 10, 0.002
+"""Iterations that tell what the longest context costs, the blocks in which they are left out, and its least share of the time."""
 _KNEES, _ZOOMS = 16, 6
 _EVERY = 4
 """Each fourth shape is held out."""
@@ -61,29 +63,61 @@ def predicted_device(latency: Latency, samples: Samples, *, padded: bool = False
     tokens = samples.tokens
     seqs = samples.seqs + samples.padded if padded else samples.seqs
     base = np.maximum(latency.floor_ns, latency.a_ns + latency.b_ns * tokens)
-    return base + latency.c_ns * samples.qk + latency.d_ns * seqs + latency.e_ns * samples.kv + latency.p_ns * samples.padded
+    found: Column = base + latency.c_ns * samples.qk + latency.d_ns * seqs + latency.e_ns * samples.kv
+    return found + latency.p_ns * samples.padded + latency.s_ns * samples.above
 
 
 def fit_device(samples: Samples, *, padded: bool = False) -> Latency:
-    """The device's coefficients; that of padding where the padding varies, unless the rows count as decodes (``padded``).
-    ``ConfigError``: too few iterations to tell them."""
+    """The device's coefficients; that of padding where the padding varies, unless the rows count as decodes (``padded``); that of
+    the longest context where it is told and shows (``skew_shows``). ``ConfigError``: too few iterations to tell them."""
     if len(samples) < FEWEST:
         raise ConfigError(f"calibration: {len(samples)} iterations cannot tell the coefficients; expected {FEWEST} or more")
+    found = _fitted(samples, padded=padded, skewed=len(samples) >= FEWEST_SKEWED and bool(samples.above.any()))
+    return found if not found.s_ns or skew_shows(samples, found) else _fitted(samples, padded=padded, skewed=False)
+
+
+def _fitted(samples: Samples, *, padded: bool, skewed: bool) -> Latency:
     seqs = samples.seqs + samples.padded if padded else samples.seqs
     target, weight = samples.device_ns, samples.weight
     columns = [np.ones(len(samples)), samples.tokens, samples.qk, seqs, samples.kv]
+    more = {}
     if not padded and len(np.unique(samples.padded[samples.tokens <= 0])) > 1:
-        columns.append(samples.padded)
+        more["p_ns"] = samples.padded
+    if skewed:
+        more["s_ns"] = samples.above
+    columns += more.values()
 
     def at(knee: float) -> tuple[float, Latency]:
         columns[1] = np.maximum(samples.tokens - knee, 0)
         found, loss = robust(np.stack(columns, axis=1), target, weight)
-        floor, b, c, d, e, *p = found.tolist()
+        floor, b, c, d, e, *others = found.tolist()
         if floor < b * knee:  # a would be negative: no cost model of ours
             return float("inf"), Latency()
-        return loss, Latency(floor_ns=floor, a_ns=floor - b * knee, b_ns=b, c_ns=c, d_ns=d, e_ns=e, p_ns=sum(p))
+        latency = Latency(floor_ns=floor, a_ns=floor - b * knee, b_ns=b, c_ns=c, d_ns=d, e_ns=e)
+        return loss, replace(latency, **dict(zip(more, others, strict=True)))
 
     return _best_knee(at, float(samples.tokens.max()))
+
+
+def skew_shows(samples: Samples, found: Latency) -> bool:
+    """Whether the cost of the longest context is told from noise: more than three of its standard errors, which come from leaving
+    out a block of consecutive iterations each time (neighbours err together), and some share of the time. A coefficient that is
+    held to be 0 or more would else always come out a little above 0 when there is none."""
+    share = found.s_ns * samples.above / samples.device_ns
+    if float((share * samples.weight).sum() / samples.weight.sum()) < LEAST_SKEW:
+        return False
+    knee = (found.floor_ns - found.a_ns) / found.b_ns if found.b_ns else 0.0
+    rows = (np.ones(len(samples)), np.maximum(samples.tokens - knee, 0), samples.qk, samples.seqs, samples.kv, samples.padded,
+            samples.above)  # fmt: skip
+    matrix = np.stack(rows, axis=1) / samples.device_ns[:, None]
+    matrix /= np.maximum(np.abs(matrix).max(axis=0), 1e-300)
+    off = predicted_device(found, samples) / samples.device_ns - 1
+    root = np.sqrt(samples.weight * np.minimum(1.0, huber_bound(off + 1, samples.weight) / np.maximum(np.abs(off), 1e-12)))
+    matrix *= root[:, None]
+    block = np.arange(len(samples)) * SKEW_BLOCKS // len(samples)
+    left = np.array([np.linalg.lstsq(matrix[block != k], root[block != k], rcond=None)[0][-1] for k in range(SKEW_BLOCKS)])
+    error = float(np.sqrt((SKEW_BLOCKS - 1) / SKEW_BLOCKS * ((left - left.mean()) ** 2).sum()))
+    return float(left.mean()) > 3 * error
 
 
 def _best_knee(at: Callable[[float], tuple[float, Latency]], most: float) -> Latency:

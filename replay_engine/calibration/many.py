@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
@@ -36,8 +38,8 @@ def fit_many(samples: Samples) -> Latency:
     found = fit_device(thinned(samples))
     if len(samples) <= MOST or not found.b_ns:
         return found
-    parts = [np.ones(len(samples)), samples.tokens, samples.qk, samples.seqs, samples.kv]
-    columns = np.stack(parts + [samples.padded] * bool(found.p_ns), axis=1)
+    more = [samples.padded] * (found.p_ns > 0) + [samples.above] * (found.s_ns > 0)
+    columns = np.stack((np.ones(len(samples)), samples.tokens, samples.qk, samples.seqs, samples.kv, *more), axis=1)
     columns /= samples.device_ns[:, None]
     bound = huber_bound(predicted_device(found, samples) / samples.device_ns, samples.weight)
     knee = (found.floor_ns - found.a_ns) / found.b_ns
@@ -55,10 +57,12 @@ def _at(samples: Samples, columns: npt.NDArray[np.float64], knee: float, near: L
     """One step of reweighting from ``near``, with the hinge at ``knee``; ``columns`` are shares of the times, tokens second."""
     before = columns[:, 1].copy()
     columns[:, 1] = np.maximum(samples.tokens - knee, 0) / samples.device_ns
-    start = np.array([near.floor_ns, near.b_ns, near.c_ns, near.d_ns, near.e_ns, near.p_ns][: columns.shape[1]])
+    more = {name: value for name, value in (("p_ns", near.p_ns), ("s_ns", near.s_ns)) if value > 0}
+    start = np.array([near.floor_ns, near.b_ns, near.c_ns, near.d_ns, near.e_ns, *more.values()])
     found, loss = reweighted(columns, start, samples.weight, bound)
     columns[:, 1] = before
-    floor, b, c, d, e, *p = found.tolist()
+    floor, b, c, d, e, *others = found.tolist()
     if floor < b * knee:
         return float("inf"), near
-    return loss, Latency(floor_ns=floor, a_ns=floor - b * knee, b_ns=b, c_ns=c, d_ns=d, e_ns=e, p_ns=sum(p))
+    latency = Latency(floor_ns=floor, a_ns=floor - b * knee, b_ns=b, c_ns=c, d_ns=d, e_ns=e)
+    return loss, replace(latency, **dict(zip(more, others, strict=True)))

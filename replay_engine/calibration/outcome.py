@@ -73,6 +73,9 @@ def implied(latency: Latency, model: ModelFacts, peaks: HardwareFacts | None) ->
         ("attention of prompts", pair / latency.c_ns * 1e9 if latency.c_ns else None, "TFLOP/s", 1e12, "peak_flops"),
         ("decoding sequences", token / latency.d_ns * 1e9 if latency.d_ns else None, "TFLOP/s", 1e12, "peak_flops"),
     ]
+    if latency.s_ns:
+        reads = model.kv_bytes_per_token / latency.s_ns * 1e9
+        facts.append(("KV reads of the longest context alone", reads, "GB/s", 1e9, "bandwidth_bytes_s"))
     if latency.p_ns:
         facts.append(("rows of padding", token / latency.p_ns * 1e9, "TFLOP/s", 1e12, "peak_flops"))
     lines = []

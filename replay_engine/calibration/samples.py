@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from replay_engine.calibration.cases import BatchCase
 from replay_engine.config import ConfigError
-from replay_engine.tables import MODES
+from replay_engine.tables import LONGEST, MODES
 
 __all__ = ["EAGER_MODE", "Samples", "samples_of_cases", "samples_of_rows"]
 
@@ -23,7 +23,8 @@ class Samples:
     """Columns of one length, one row per measured iteration; times are ns.
 
     ``host_ns`` is NaN where it was not measured. ``changes``: sequences that joined or left the decode set. ``weight``: how much
-    a row counts. ``padded``: rows that a bucket added to ``seqs``. ``shape`` names equal iterations, ``mode`` how they ran.
+    a row counts. ``padded``: rows that a bucket added to ``seqs``. ``above``: tokens that the longest context of the
+    decodes is above their mean, 0 where nobody tells. ``shape`` names equal iterations, ``mode`` how they ran.
     """
 
     device_ns: Column
@@ -35,6 +36,7 @@ class Samples:
     running: Column
     changes: Column
     padded: Column
+    above: Column
     weight: Column
     mode: npt.NDArray[np.str_]
     shape: npt.NDArray[np.str_]
@@ -70,7 +72,7 @@ def samples_of_cases(
         "device_ns": device_ns, "host_ns": unknown, "tokens": [c.tokens for c in cases], "qk": [c.qk for c in cases],
         "seqs": seqs, "kv": [sum(c.decodes) for c in cases], "running": [len(c.shapes) for c in cases],
         "changes": np.zeros(n), "padded": padded,
-        "weight": np.ones(n),
+        "above": [max(c.decodes) - sum(c.decodes) / len(c.decodes) if c.decodes else 0.0 for c in cases], "weight": np.ones(n),
     }  # fmt: skip
     numbers = {name: np.asarray(values, np.float64) for name, values in columns.items()}
     return Samples(**numbers, mode=np.array(modes, np.str_), shape=np.array([case.name for case in cases], np.str_))
@@ -92,12 +94,27 @@ def samples_of_rows(rows: Mapping[str, npt.NDArray[np.generic]], changes: npt.ND
     mode = np.where(np.char.startswith(mode, "graph"), "graph", mode)
     known = changes if changes is not None else number["admitted"] + number["finished"] + number["preempted"]
     padded = np.nan_to_num(np.asarray(rows["padded_tokens"], np.float64)) if "padded_tokens" in rows else np.zeros(count)
+    above, told = _above(rows, number["decode_seqs"], number["decode_kv_tokens"])
+    use &= told
     whole = Samples(
         device_ns=number["device_ns"], host_ns=number["host_ns"], tokens=number["prefill_tokens"], qk=number["prefill_qk"],
         seqs=number["decode_seqs"], kv=number["decode_kv_tokens"], running=number["running"], changes=known, padded=padded,
-        weight=np.ones(count), mode=mode, shape=_bands(number["prefill_tokens"], number["decode_seqs"]),
+        above=above, weight=np.ones(count), mode=mode, shape=_bands(number["prefill_tokens"], number["decode_seqs"]),
     )  # fmt: skip
     return whole.part(use)
+
+
+def _above(rows: Mapping[str, npt.NDArray[np.generic]], seqs: Column, kv: Column) -> tuple[Column, npt.NDArray[np.bool_]]:
+    """How far the longest context is above the mean, and which rows can be used: where most tell it, those that do not (unknown
+    or 0 with decodes) are left out; where most do not, nobody is taken to tell."""
+    everybody = np.ones(len(seqs), np.bool_)
+    if LONGEST[0] not in rows:
+        return np.zeros(len(seqs)), everybody
+    longest = np.nan_to_num(np.asarray(rows[LONGEST[0]], np.float64))
+    silent = (longest <= 0) & (seqs > 1)
+    if 2 * np.count_nonzero(silent) > np.count_nonzero(seqs > 1):
+        return np.zeros(len(seqs)), everybody
+    return np.where(seqs > 1, np.maximum(longest - kv / np.maximum(seqs, 1), 0.0), 0.0), ~silent
 
 
 _COLUMNS = (

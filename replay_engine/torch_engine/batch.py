@@ -90,7 +90,7 @@ class PersistentBatch:
         self._growing: list[dict[Sequence, int]] = [{} for _ in range(block_size)]
         """Decodes by the iteration, modulo the block size, in which they take a block; with the number of that block."""
         self._phase: dict[Sequence, int] = {}
-        self._decode_blocks: int | None = None
+        self._ahead: int | None = None
         self._cells, self._blocks = list[int](), list[int]()
 
     def blocks_of(self, seq: Sequence, tokens: int) -> list[int]:
@@ -123,7 +123,17 @@ class PersistentBatch:
             self._grow_blocks(growing)
 
     def _changed(self) -> None:
-        self._decode_blocks = self._plain = None
+        self._plain = self._ahead = None
+
+    def _longest(self) -> int:
+        if self._ahead is None:
+            self._ahead = int(self._head[2, : len(self.order)].max()) + 1
+        return self._ahead + self._steps
+
+    def longest(self, plan: BatchPlan) -> int:
+        """The longest context that decodes in ``plan``, its new token counted; 0: nobody does."""
+        found = self._longest() if self.order else 0
+        return max([found, *(entry.kv_len for entry in plan.prefill if entry.decode)])
 
     def _grow_blocks(self, growing: dict[Sequence, int]) -> None:
         """Decodes that have filled their last block got another one."""
@@ -208,9 +218,7 @@ class PersistentBatch:
         real = len(self.order)
         layout = Layout(decodes=bucket, padding=bucket - real, void=len(void))
         if real:
-            if self._decode_blocks is None:
-                self._decode_blocks = (int(self._head[2, :real].max()) + self._steps) // self._size + 1
-            layout.decode_blocks = self._decode_blocks
+            layout.decode_blocks = -(-self._longest() // self._size)
         tokens = bucket
         for entry in plan.prefill:
             self._send_blocks(entry.seq, entry.kv_len)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from replay_engine.tables import ITERATIONS
+from replay_engine.tables import ITERATIONS, LONGEST
 from replay_engine.types import EventSink
 
 __all__ = ["EAGER", "ENGINE_COLUMNS", "GRAPH", "LATE", "PADDED", "WIDE_ITERATIONS", "EngineSink", "Note"]
@@ -19,12 +19,12 @@ __all__ = ["EAGER", "ENGINE_COLUMNS", "GRAPH", "LATE", "PADDED", "WIDE_ITERATION
 EAGER, LATE, PADDED, GRAPH = 0, 1, 2, 3
 """Codes of ``replay_engine.tables.MODES``; a graph's bucket is added to its code."""
 ENGINE_COLUMNS = [
-    ("mode", "<i2"), ("padded_tokens", "<i4"), ("schedule_ns", "<i8"), ("submit_ns", "<i8"), ("wait_ns", "<i8"),
+    ("mode", "<i2"), ("padded_tokens", "<i4"), ("schedule_ns", "<i8"), ("submit_ns", "<i8"), ("wait_ns", "<i8"), LONGEST,
 ]  # fmt: skip
 WIDE_ITERATIONS = np.dtype([*ITERATIONS.descr, *ENGINE_COLUMNS])
 """An ``iterations`` row with the engine's columns."""
 
-Note = tuple[int, int, int, int, int]
+Note = tuple[int, int, int, int, int, int]
 """The engine's columns of one iteration."""
 
 

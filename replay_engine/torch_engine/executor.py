@@ -134,6 +134,7 @@ class TorchExecutor:
         decodes = len(batch.order)
         bucket = self._buckets.fit(decodes) if self._buckets is not None and decodes and not plan.prefill else None
         layout = batch.lay_out(plan, decodes if bucket is None else bucket, void)
+        iteration.longest = batch.longest(plan)
         size = layout.size
         if not size and not plan.loading:
             return
@@ -216,7 +217,9 @@ class TorchExecutor:
         return IterationResult(device + host, device, host)
 
     def _note(self, iteration: _Iteration, submit: int, began: int) -> None:
-        self.notes[iteration.plan.iteration] = iteration.mode, iteration.padded, iteration.schedule_ns, submit, _now() - began
+        self.notes[iteration.plan.iteration] = (
+            iteration.mode, iteration.padded, iteration.schedule_ns, submit, _now() - began, iteration.longest
+        )  # fmt: skip
 
     def _tokens(self, iteration: _Iteration) -> npt.NDArray[np.int64]:
         assert iteration.tokens is not None
@@ -235,15 +238,15 @@ class _Iteration:
     """An iteration under way."""
 
     __slots__ = (
-        "computes", "copies", "executor", "mode", "padded", "plan", "prepared_ns", "sampling", "schedule_ns", "submitted_ns",
-        "tokens",
+        "computes", "copies", "executor", "longest", "mode", "padded", "plan", "prepared_ns", "sampling", "schedule_ns",
+        "submitted_ns", "tokens",
     )  # fmt: skip
 
     def __init__(self, executor: TorchExecutor, plan: BatchPlan, schedule_ns: int) -> None:
         self.executor = executor
         self.plan = plan
         self.schedule_ns = schedule_ns
-        self.prepared_ns = self.submitted_ns = 0
+        self.prepared_ns = self.submitted_ns = self.longest = 0
         self.computes = False
         self.mode, self.padded = EAGER, 0
         self.tokens: Callable[[], npt.NDArray[np.int64]] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,50 @@ def test_rows_that_nothing_is_known_of_do_not_count(tmp_path: Path, capsys: pyte
     out = tmp_path / "p.toml"
     assert main(["calibrate", jsonl(tmp_path / "log.jsonl", late + slow + lines), "--out", str(out), "--json"]) == 0
     assert found(out) == pytest.approx(COSTS, rel=0.01)
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_the_longest_context_is_a_column_of_a_log(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Planted at 400 ns a token above the mean; where a log does not tell it, nothing is said of it."""
+    draw = np.random.default_rng(8)
+    lines, out = rows(600), tmp_path / "p.toml"
+    for line in lines:
+        seqs, kv = line["decode_seqs"], line["decode_kv_tokens"]
+        line["decode_longest_tokens"] = int(min(kv, kv / seqs * draw.uniform(1.0, 6.0)) + 0.999) if seqs > 1 else kv
+        line["device_ns"] += int(400 * (line["decode_longest_tokens"] - kv / seqs))
+    source = str(tmp_path / f"log.{kind}")
+    if kind == "parquet":
+        pl.DataFrame(lines).write_parquet(source)
+    else:
+        jsonl(tmp_path / "log.jsonl", lines)
+    assert main(["calibrate", source, "--out", str(out), "--json"]) == 0
+    assert found(out) == pytest.approx(COSTS, rel=0.01)
+    assert load_profile(out).latency.s_ns == pytest.approx(400, rel=0.01)
+    assert load_profile(out).provenance["s_ns"].startswith("fitted: least squares of 600 iterations")
+    capsys.readouterr()
+    assert main(["profiles", "show", str(out)]) == 0
+    assert "s_ns" in capsys.readouterr().out
+    wrong = [{**line, "decode_longest_tokens": 12.0} if number == 6 else line for number, line in enumerate(lines)]
+    assert main(["calibrate", jsonl(tmp_path / "wrong.jsonl", wrong), "--out", str(out)]) == 3
+    assert "line 7, column decode_longest_tokens: '12.0': below the mean of the contexts" in capsys.readouterr().err
+
+
+def test_a_recorded_run_says_who_was_longest_in_its_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    db, log, out = tmp_path / "db.duckdb", tmp_path / "run.parquet", tmp_path / "p.toml"
+    profile = load_profile("h100")
+    mine = tmp_path / "mine.toml"
+    mine.write_text(replace(profile, latency=replace(profile.latency, s_ns=250.0)).to_toml(), "utf-8")
+    requests = [{"timestamp": 0.05 * i, "input_length": 20 + 337 * i % 4900, "output_length": 5 + 11 * i % 70} for i in range(80)]
+    trace = jsonl(tmp_path / "trace.jsonl", requests)
+    for name, longest in ((str(mine), True), ("h100", False)):
+        assert main(["replay", trace, "--engine", "sim", "--profile", name, "--db", str(db), "--json"]) == 0
+        write_event_log(Store(db), "last", log)
+        told = pl.read_parquet(log)["decode_longest_tokens"]
+        assert told.null_count() == (0 if longest else len(told))
+        for source, more in (("last", ["--db", str(db)]), (str(log), [])):
+            assert main(["calibrate", source, *more, "--out", str(out), "--json"]) == 0
+            assert load_profile(out).latency.s_ns == pytest.approx(250.0 if longest else 0.0, rel=0.01)
     capsys.readouterr()
 
 

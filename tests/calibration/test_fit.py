@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from replay_engine.buckets import padding_of
 from replay_engine.calibration.cases import default_cases
 from replay_engine.calibration.fit import fit_device, fit_host, fit_latency, held_out, predicted_device
+from replay_engine.calibration.many import MOST, fit_many
 from replay_engine.calibration.nonnegative import nonnegative
 from replay_engine.calibration.outcome import calibrate_samples, implied, joined, known_peaks, profile_of
 from replay_engine.calibration.samples import Samples, samples_of_cases, samples_of_rows
@@ -131,6 +132,78 @@ def test_what_pads_decodes_comes_back_from_rows_that_tell_it() -> None:
     longer = {each.what: each.percent for each in diff_profiles(other, profile).iterations}["decode=33*1@1024"]
     assert longer is not None and longer > 5.0
     assert "p_ns" not in {each.what for each in diff_profiles(other, other).coefficients}
+
+
+def skewed_rows(latency: Latency, count: int, noise: float, seed: int = 3) -> dict[str, np.ndarray]:
+    """Rows with the longest context among the decodes: by two to eight times the mean, by nothing where one decodes."""
+    draw = np.random.default_rng(seed)
+    rows = rows_of(replace(latency, s_ns=0.0), count)
+    seqs, kv = rows["decode_seqs"], rows["decode_kv_tokens"]
+    mean = kv / np.maximum(seqs, 1)
+    longest = np.where(seqs > 1, np.minimum(mean * draw.uniform(1, 8, count), kv), kv).astype(np.int64)
+    more = latency.s_ns * np.where(seqs > 1, longest - mean, 0.0)
+    vary = np.exp(draw.normal(0, noise, count))
+    return rows | {"device_ns": (rows["device_ns"] + more) * vary, "decode_longest_tokens": longest}
+
+
+@pytest.mark.parametrize("planted", [120.0, 900.0])
+def test_what_the_longest_context_costs_comes_back_from_rows_that_tell_it(planted: float) -> None:
+    costs = replace(H100, s_ns=planted)
+    rows = skewed_rows(costs, 600, 0.01)
+    found = calibrate_samples(samples_of_rows(rows))
+    assert found.latency.s_ns == pytest.approx(planted, rel=0.04)
+    for name in ("floor_ns", "b_ns"):
+        assert getattr(found.latency, name) == pytest.approx(getattr(costs, name), rel=0.02), name
+    assert found.error < 0.012
+    profile = profile_of(found, name="skewed", kind="fitted", model=None, hardware=None, peaks=False)
+    assert profile.provenance["s_ns"] == "fitted"
+    assert parse_profile(profile.to_toml(), "again").latency == profile.latency
+    model = load_profile("h100").model
+    assert model is not None
+    assert ("KV reads of the longest context alone", f"{131072 / planted:.4g} GB/s") in implied(costs, model, None)
+    other = replace(profile, latency=replace(profile.latency, s_ns=0.0))
+    told = {each.what: each.percent for each in diff_profiles(profile, other).coefficients}
+    assert told["s_ns"] == -100.0
+    longer = {each.what: each for each in diff_profiles(other, profile).iterations}["decode=1@16384,31*1@1024"]
+    assert longer.other - longer.one == pytest.approx(found.latency.s_ns * (16384 - (16384 + 31 * 1024) / 32) / 1e6)
+    assert not {"s_ns", "decode=1@16384,31*1@1024"} & {each.what for each in diff_profiles(other, other).coefficients}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_noise_is_not_taken_for_a_cost_of_the_longest_context(seed: int) -> None:
+    """It is held to be 0 or more, so that half of all noise would come out above 0."""
+    rows = skewed_rows(H100, 400, 0.03, seed)
+    assert fit_latency(samples_of_rows(rows)).s_ns == 0.0
+
+
+def test_rows_that_do_not_tell_the_longest_context() -> None:
+    """Without the column, or where hardly anybody tells it, nothing is fitted; the few that do not tell it are left out."""
+    costs = replace(H100, s_ns=900.0)
+    rows = skewed_rows(costs, 600, 0.0)
+    busy = rows["decode_seqs"] > 1
+    silent = dict(rows)
+    del silent["decode_longest_tokens"]
+    assert fit_latency(samples_of_rows(silent)).s_ns == 0.0
+    for unknown in (np.nan, 0.0):
+        some = rows["decode_longest_tokens"].astype(np.float64)
+        some[::7] = unknown
+        samples = samples_of_rows(rows | {"decode_longest_tokens": some})
+        assert len(samples) == len(samples_of_rows(rows)) - int((busy[::7] & (np.arange(600)[::7] % 10 > 0)).sum())
+        assert fit_latency(samples).s_ns == pytest.approx(900.0, rel=0.02)
+        some[::2] = some[1::4] = unknown
+        assert not samples_of_rows(rows | {"decode_longest_tokens": some}).above.any()
+
+
+def test_as_many_rows_as_there_are_tell_padding_and_the_longest_context() -> None:
+    """More rows than the knee is looked for in: the last step over all of them has the same terms."""
+    costs = replace(H100, s_ns=300.0, p_ns=9e4)
+    rows = skewed_rows(costs, 45_000, 0.01)
+    rows["padded_tokens"] = padding_of(rows["prefill_tokens"], rows["decode_seqs"])
+    samples = samples_of_rows(rows)
+    assert len(samples) > 2 * MOST
+    found = fit_many(samples)
+    for name in ("floor_ns", "b_ns", "e_ns", "p_ns", "s_ns"):
+        assert getattr(found, name) == pytest.approx(getattr(costs, name), rel=0.02), name
 
 
 def test_late_iterations_do_not_count() -> None:

@@ -18,7 +18,7 @@ from replay_engine.fleet.faults import Fault
 from replay_engine.pd_rules import Pd
 from replay_engine.profile import Latency
 from replay_engine.rules import Client, Preemption, Rules
-from replay_engine.simulator import SimExecutor
+from replay_engine.simulator import SimExecutor, SkewedExecutor
 from replay_engine.tables import TABLES
 from replay_engine.types import NEVER, Phase, Refusal
 from tests.engine.policy_runs import FLAT, MILLISECOND, knobs, tell
@@ -155,7 +155,8 @@ def test_interference_is_what_the_same_iteration_takes_without_prefill(
     for row in tables["iterations"]:
         same_host = replace(latency, h0_ns=float(row["host_ns"]), h1_ns=0.0, h2_ns=0.0)
         plain = SimExecutor(same_host, asynchronous=config.async_scheduling)
-        alone = plain.predict(0, 0, int(row["decode_seqs"]), int(row["decode_kv_tokens"]), 0, 0)[0]
+        more = {"longest": int(row["decode_longest_tokens"])} if isinstance(plain, SkewedExecutor) else {}
+        alone = plain.predict(0, 0, int(row["decode_seqs"]), int(row["decode_kv_tokens"]), 0, 0, **more)[0]
         mixed = row["prefill_tokens"] > 0 and row["decode_seqs"] > 0
         less[int(row["iteration"])] = max(int(row["duration_ns"]) - alone, 0) if mixed else 0
     expected = np.zeros(len(rows), np.int64)

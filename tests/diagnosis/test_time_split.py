@@ -21,6 +21,7 @@ from tracekit.replay import replay
 from tracekit.store import Store, sql
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "demo_trace.jsonl.gz"
+PLAIN: dict[str, object] = {"profile": "h100"}
 SMALL = ("num_gpu_blocks=400", "max_num_batched_tokens=512", "max_num_seqs=16", "max_model_len=6000")
 
 
@@ -52,13 +53,13 @@ def test_by_value_what_binds() -> None:
     assert sum(split.between().values()) == int(told.iterations["duration_ns"].sum())
 
 
-@pytest.mark.parametrize("options", [{}, {"pd": "1:2", "sets": (*SMALL, "kv_link.gb_per_s=2")}, {"replicas": 2}])
+@pytest.mark.parametrize("options", [PLAIN, {}, {"pd": "1:2", "sets": (*SMALL, "kv_link.gb_per_s=2")}, {"replicas": 2}])
 def test_the_view_says_the_same(tmp_path: Path, options: dict[str, object]) -> None:
     db = str(tmp_path / "t.duckdb")
-    padded = load_profile("h100")
-    padded = replace(padded, latency=replace(padded.latency, p_ns=123_456.7))
-    (tmp_path / "padded.toml").write_text(padded.to_toml(), "utf-8")
-    given = {"sets": SMALL, **({} if options else {"profile": tmp_path / "padded.toml"}), **options}
+    more = load_profile("h100")
+    more = replace(more, latency=replace(more.latency, p_ns=123_456.7, s_ns=321.5))
+    (tmp_path / "more.toml").write_text(more.to_toml(), "utf-8")
+    given = {"sets": SMALL, **({} if options == PLAIN else {"profile": tmp_path / "more.toml"}), **options}
     replay(str(EXAMPLE), limit=80, db=db, engine="sim", **given)  # type: ignore[arg-type]
     data = load_run_data(Store(db), "last")
     split = time_split(data)
@@ -66,6 +67,15 @@ def test_the_view_says_the_same(tmp_path: Path, options: dict[str, object]) -> N
     found = sql(Store(db), f"SELECT {columns} FROM iterations_split WHERE run = 1 ORDER BY replica, iteration").rows
     assert np.array_equal(np.array(found), split.parts)
     assert np.array_equal(split.parts.sum(axis=1), data.iterations["duration_ns"])
-    if not options:  # all the device's time is accounted for, and a fit to the run finds what padding costs
+    longest = sql(Store(db), "SELECT count(decode_longest_tokens), max(decode_longest_tokens) FROM iterations").rows[0]
+    if options == PLAIN:
+        assert longest == (0, None)
+        return
+    assert longest[0] == len(found) and longest[1] > 1000
+    if not options:  # all the device's time is accounted for, and a fit to the run finds what padding and the longest cost
         assert (np.abs(split.parts[:, -1]) <= 5).all()
-        assert calibrate_run("last", db=db).profile.latency.p_ns == pytest.approx(123_456.7, rel=0.01)
+        latency = calibrate_run("last", db=db).profile.latency
+        assert latency.p_ns == pytest.approx(123_456.7, rel=0.01)
+        assert latency.s_ns == pytest.approx(321.5, rel=0.01)
+    if "replicas" in options:
+        assert (np.abs(split.parts[:, -1]) <= 5).all()

@@ -146,8 +146,9 @@ def test_iterations_that_vary_have_the_tail_vary_with_them() -> None:
         assert isinstance(noisy, NoisyExecutor) and noisy.follows
         Replay(RowSource(rows), ROOMY, noisy, sink).run()
         _, plain, _ = replay(rows, ROOMY, COSTS)
-        ratio = sink.table("iterations")["device_ns"] / plain.table("iterations")["device_ns"]
-        assert sink.table("iterations")["decode_longest_tokens"].tolist() == plain.table("iterations")["decode_longest_tokens"].tolist()
+        noisy_rows, plain_rows = sink.table("iterations"), plain.table("iterations")
+        ratio = noisy_rows["device_ns"] / plain_rows["device_ns"]
+        assert noisy_rows["decode_longest_tokens"].tolist() == plain_rows["decode_longest_tokens"].tolist()
         assert (ratio == 1).all() if sigma == 0 else 0.1 < ratio.std() < 0.3
 
 
@@ -168,7 +169,8 @@ def test_the_set_alone_against_all_its_members(steps: list[tuple[int, int, int]]
         for seq in decodes.retire(it):
             del members[seq.ticket]
         if what < 2:
-            seq = Sequence(Request(index=ticket, request_id="", arrival_ns=0, prompt_tokens=context, output_tokens=output + 1), output + 1)
+            request = Request(index=ticket, request_id="", arrival_ns=0, prompt_tokens=context, output_tokens=output + 1)
+            seq = Sequence(request, output + 1)
             seq.ticket, seq.comp, ticket = ticket, context, ticket + 1
             members[seq.ticket] = seq
             decodes.join(seq, it)

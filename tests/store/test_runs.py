@@ -161,6 +161,24 @@ def test_a_new_file_has_what_an_old_one_grows_into(store: Store) -> None:
         assert con.execute(shape).fetchall() == before
 
 
+@pytest.mark.parametrize("version", range(6, len(schema.MIGRATIONS)))
+def test_a_file_from_before_a_column_of_the_split_has_it_afterwards(store: Store, version: int) -> None:
+    """The view speaks of columns that a file of any earlier version lacks, with the view as it was or without it."""
+    commit(store, "old")
+    with duckdb.connect(str(store.path)) as con:
+        con.execute("DROP VIEW iterations_split; DROP VIEW iterations_s")
+        con.execute("ALTER TABLE iterations DROP COLUMN decode_longest_tokens")
+        if version > 8:
+            con.execute("CREATE VIEW iterations_split AS SELECT i.*, runs.name FROM iterations AS i JOIN runs USING (run)")
+        con.execute(f"UPDATE meta SET value = '{version}' WHERE key = 'schema_version'")
+    reopened = Store(store.path)
+    counts = "SELECT count(*), count(decode_longest_tokens) FROM iterations"
+    (rows, told), *_ = sql(reopened, counts).rows
+    assert rows > 0 and told == 0
+    assert sql(reopened, "SELECT count(kv_ns) FROM iterations_split").rows is not None
+    assert commit(reopened, "new") == 2
+
+
 def test_rows_of_an_older_file_stay_and_new_ones_fit(store: Store) -> None:
     """A file from before decisions, reasons for them, and a few columns."""
     commit(store, "old")

@@ -16,7 +16,7 @@ from replay_engine.loop import Replay  # noqa: E402
 from replay_engine.profile import Latency  # noqa: E402
 from replay_engine.recorded import RecordedExecutor  # noqa: E402
 from replay_engine.rules import Order, Preemption, Rules  # noqa: E402
-from replay_engine.simulator import SimExecutor  # noqa: E402
+from replay_engine.simulator import SimExecutor, SkewedExecutor  # noqa: E402
 from replay_engine.sinks import MemorySink  # noqa: E402
 from replay_engine.tables import MODES, TABLES  # noqa: E402
 from replay_engine.torch_engine.engine_pool import EnginePool  # noqa: E402
@@ -234,3 +234,34 @@ def test_more_sequences_than_rows() -> None:
     assert engine.run.tables.sizes.rows > 5
     assert inner.tokens is not None
     assert inner.tokens.by_request() == replay_rows(rows, config_of()).tokens
+
+
+@pytest.mark.parametrize("schedule", ["roomy", "short of blocks", "swapped", "paused"])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_engine_logs_the_longest_context_of_its_own_batch(schedule: str, asynchronous: bool) -> None:
+    """From the positions it computes at; the simulator's set, which is told of joins and departures alone, says the same under
+    the same durations."""
+    knobs = {"async_scheduling": asynchronous} | ({} if schedule == "roomy" else {"num_gpu_blocks": 20, "max_model_len": 96})
+    modes = {"swapped": Preemption(mode="swap", host_blocks=64), "paused": Preemption(mode="pause")}
+    rules = Rules(preemption=modes.get(schedule, Preemption()))
+    config = config_of(**knobs)
+    ran = replay_rows(ROWS, config, rules)
+    wide = ran.table("iterations")
+
+    class Replayed(SkewedExecutor):
+        """The engine's durations, and the set that the simulator follows."""
+
+        def submit(self, plan: BatchPlan) -> Any:
+            super().submit(plan)
+            return recorded.submit(plan)
+
+    recorded = RecordedExecutor(wide)
+    sink = MemorySink()
+    executor = Replayed(Latency(floor_ns=1.0, s_ns=1.0), asynchronous=asynchronous)
+    Replay(RowSource(ROWS, block_tokens=BLOCK), config, executor, sink, rules=rules, pool=EnginePool(config)).run()
+    told = sink.table("iterations")
+    assert told["iteration"].tolist() == wide["iteration"].tolist()
+    assert told["decode_longest_tokens"].tolist() == wide["decode_longest_tokens"].tolist()
+    assert (wide["decode_longest_tokens"] * wide["decode_seqs"] >= wide["decode_kv_tokens"]).all()
+    alone = wide[wide["decode_seqs"] == 1]
+    assert len(alone) and (alone["decode_longest_tokens"] == alone["decode_kv_tokens"]).all()

@@ -15,6 +15,7 @@ from replay_engine.calibration.many import MOST, fit_many, thinned
 from replay_engine.calibration.outcome import calibrate_samples, profile_of
 from replay_engine.calibration.samples import EAGER_MODE, samples_of_rows
 from replay_engine.profile import load_profile
+from replay_engine.tables import LONGEST
 from tracekit.calibration.report import CalibrationReport
 from tracekit.calibration.sources import SourceRequest
 from tracekit.errors import InputError, shown
@@ -55,6 +56,7 @@ COLUMNS: tuple[EventColumn, ...] = tuple(
         ("finished", "sequences", "", False),
         ("preempted", "sequences", "", False),
         ("padded_tokens", "rows", "that a captured graph added to the decodes", False),
+        ("decode_longest_tokens", "tokens", "the longest of those contexts; 0 where nobody decodes", False),
         ("mode", "text", "how it ran: eager, or graph and its bucket", False),
         ("engine", "number", "of several engines", False),
         ("iteration", "number", "", False),
@@ -75,7 +77,7 @@ def calibrate_event_log(request: SourceRequest) -> CalibrationReport:
     found = calibrate_samples(part, sources={"device": note, "host": note})
     if len(samples) > MOST:
         device = fit_many(samples)
-        names = ("floor_ns", "a_ns", "b_ns", "c_ns", "d_ns", "e_ns")
+        names = ("floor_ns", "a_ns", "b_ns", "c_ns", "d_ns", "e_ns", "p_ns", "s_ns")
         whole = replace(found.latency, **{name: getattr(device, name) for name in names})
         found = replace(found, latency=whole, iterations=len(samples))
     prior = load_profile(request.prior) if request.prior is not None else None
@@ -112,9 +114,21 @@ def read_event_log(file: Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, A
         rows[name] = number.get(name, nothing)
     if "mode" in frame.columns:
         rows["mode"] = np.array(frame["mode"].cast(str).fill_null(EAGER_MODE).to_list(), np.str_)
-    if "changes" in number:
-        rows["changes"] = number["changes"]
+    rows |= {name: number[name] for name in ("changes", LONGEST[0]) if name in number}
+    if LONGEST[0] in number:
+        _check_longest(rows, file)
     return rows, facts
+
+
+def _check_longest(rows: Mapping[str, npt.NDArray[Any]], file: Path) -> None:
+    """A longest context below the mean one is none: what it costs would be fitted to something else."""
+    longest, seqs = rows[LONGEST[0]], rows["decode_seqs"]
+    wrong = np.flatnonzero((longest > 0) & (seqs > 0) & (longest * seqs < rows["decode_kv_tokens"]))
+    if len(wrong):
+        at = int(wrong[0])
+        mean = rows["decode_kv_tokens"][at] / seqs[at]
+        raise InputError("below the mean of the contexts", file=str(file), line=at + 1, column=LONGEST[0],
+                         value=longest[at], expected=f"the longest of them, {mean:,.0f} or more")  # fmt: skip
 
 
 def _frame(file: Path) -> tuple[pl.DataFrame, dict[str, Any]]:

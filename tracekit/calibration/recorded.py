@@ -16,7 +16,8 @@ __all__ = ["calibrate_recorded", "calibrate_run"]
 
 _COLUMNS = (
     "device_ns, host_ns, prefill_tokens, prefill_qk, decode_seqs, decode_kv_tokens, running, admitted, finished, preempted,"
-    f" CAST(mode AS VARCHAR) AS mode, COALESCE(padded_tokens, {PADDED}) AS padded_tokens"
+    f" CAST(mode AS VARCHAR) AS mode, COALESCE(padded_tokens, {PADDED}) AS padded_tokens,"
+    " COALESCE(decode_longest_tokens, 0) AS decode_longest_tokens"
 )
 
 

@@ -100,6 +100,6 @@ def _of_rank(lines: pl.DataFrame) -> Samples:
     qk = np.where(decode, 0.0, tokens**2 / (2 * np.maximum(np.nan_to_num(last["seqs"]), 1.0)))
     whole = Samples(
         device_ns=taken, host_ns=np.full(count, np.nan), tokens=tokens, qk=qk, seqs=seqs, kv=kv, running=seqs, changes=nothing,
-        padded=nothing, weight=np.ones(count), mode=np.full(count, EAGER_MODE), shape=np.full(count, ""),
+        padded=nothing, above=nothing, weight=np.ones(count), mode=np.full(count, EAGER_MODE), shape=np.full(count, ""),
     )  # fmt: skip
     return whole.part(use)

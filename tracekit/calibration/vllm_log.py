@@ -83,7 +83,7 @@ def samples_of_lines(lines: IterationLines, facts: LogFacts, c_ns: float) -> tup
     nothing = np.zeros(count)
     whole = Samples(
         device_ns=device, host_ns=np.full(count, np.nan), tokens=lines.context_tokens, qk=nothing, seqs=decodes, kv=kv,
-        running=prompts + decodes, changes=nothing, padded=nothing, weight=np.ones(count),
+        running=prompts + decodes, changes=nothing, padded=nothing, above=nothing, weight=np.ones(count),
         mode=np.broadcast_to(np.array(EAGER_MODE, np.str_), count), shape=np.broadcast_to(np.array("", np.str_), count),
     )  # fmt: skip
     return whole.part(use), use

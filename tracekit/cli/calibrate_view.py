@@ -17,7 +17,7 @@ TERMS = {
     "floor_ns": "an iteration, at least", "a_ns": "an iteration with prefill, before its tokens", "b_ns": "a prefill token",
     "c_ns": "a prefill token x context token", "d_ns": "a decoding sequence", "e_ns": "a KV token read by decodes",
     "h0_ns": "host, an iteration", "h1_ns": "host, a running sequence", "h2_ns": "host, a join or leave of the decodes",
-    "p_ns": "a row that pads decodes to a captured graph",
+    "p_ns": "a row that pads decodes to a captured graph", "s_ns": "a token that the longest decoding context is above the mean",
 }  # fmt: skip
 
 

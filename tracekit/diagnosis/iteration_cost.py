@@ -1,13 +1,13 @@
 """What the profile's form says of many iterations at once: the simulator's formula on arrays, term by term.
 
-``device = max(floor, a + b*tokens) + c*qk + d*seqs + e*kv``, and what pads decodes; host time is the recorded one. Weights are
-read whether or not there is a prompt, so an iteration without prefill pays ``max(floor, a)``, and prefill costs what it adds:
-nothing below the knee.
+``device = max(floor, a + b*tokens) + c*qk + d*seqs + e*kv``, what pads decodes, and how far the longest context is above
+the mean; host time is the recorded one. Weights are read whether or not there is a prompt, so an iteration without prefill pays
+``max(floor, a)``, and prefill costs what it adds: nothing below the knee.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from replay_engine.buckets import padding_of
+from replay_engine.tables import LONGEST
 
 if TYPE_CHECKING:
     from replay_engine.profile import Latency
@@ -51,6 +52,20 @@ class CostForm:
             found = found + self.latency.p_ns * padding_of(rows["prefill_tokens"], rows["decode_seqs"])
         return found
 
+    def skew_ns(self, rows: Rows | Mapping[str, npt.NDArray[Any]]) -> Floats:
+        """What the longest context of the decodes takes beyond the mean one: nothing where it costs nothing, or is not told."""
+        seqs = rows["decode_seqs"]
+        if not self.latency.s_ns or LONGEST[0] not in _names(rows):
+            return np.zeros(len(seqs))
+        above = rows[LONGEST[0]].astype(np.int64) * seqs - rows["decode_kv_tokens"]
+        found: Floats = self.latency.s_ns * above / np.maximum(seqs, 1)
+        return np.where(above > 0, found, 0.0)
+
+    def kv_ns(self, rows: Rows | Mapping[str, npt.NDArray[Any]]) -> Floats:
+        """What reading the KV of those that decode takes, and waiting for the longest of them."""
+        found: Floats = self.latency.e_ns * rows["decode_kv_tokens"]
+        return found + self.skew_ns(rows) if self.latency.s_ns else found
+
     def prompts_ns(self, rows: Rows | Mapping[str, npt.NDArray[Any]]) -> Floats:
         """What the prompts of rows of ``iterations`` add to the device's time, less what would pad the decodes without them."""
         tokens = rows["prefill_tokens"].astype(np.float64)
@@ -64,7 +79,7 @@ class CostForm:
         tokens = rows["prefill_tokens"].astype(np.float64)
         latency = self.latency
         found: Floats = self.weights_ns + self.prefill_ns(tokens) + latency.c_ns * rows["prefill_qk"] + self.seqs_ns(rows)
-        found += latency.e_ns * rows["decode_kv_tokens"]
+        found += self.kv_ns(rows)
         return np.where((tokens > 0) | (rows["decode_seqs"] > 0), found, 0.0)
 
     def expected_ns(self, rows: Rows | Mapping[str, npt.NDArray[Any]]) -> Floats:
@@ -85,6 +100,10 @@ class CostForm:
         shorter = np.maximum(device - scale * less, 0.0)
         gone = np.maximum(device, host) - np.maximum(shorter, host) if self.asynchronous else device - shorter
         return np.clip(np.rint(gone).astype(np.int64), 0, rows["duration_ns"])
+
+
+def _names(rows: Rows | Mapping[str, npt.NDArray[Any]]) -> Collection[str]:
+    return rows.keys() if isinstance(rows, Mapping) else rows.dtype.names or ()
 
 
 def own_qk(entries: Rows) -> Floats:

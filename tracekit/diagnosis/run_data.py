@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from replay_engine.tables import TABLES, with_replica
+from replay_engine.tables import LONG_ITERATIONS, LONGEST, TABLES, with_replica
 from tracekit.columns import Columns, as_rows
 from tracekit.diagnosis.engines import engine_settings
 from tracekit.metrics import Labels, MatrixInputs, SloTable, evaluate_slo
@@ -29,12 +29,15 @@ if TYPE_CHECKING:
     from tracekit.replay import Setup
     from tracekit.traces.source import TraceSource
 
-__all__ = ["LAYOUTS", "RunData"]
+__all__ = ["LAYOUTS", "LONG_LAYOUT", "RunData"]
 
 Rows = npt.NDArray[np.void]
 
 LAYOUTS = {table: with_replica(layout) for table, layout in TABLES.items()}
 """The rows of every table as a diagnosis sees them: those of ``replay_engine.tables`` with the replica they come from."""
+
+LONG_LAYOUT = with_replica(LONG_ITERATIONS)
+"""Of iterations where the longest context costs."""
 
 _ORDER = {
     "iterations": ("iteration", "replica"),
@@ -181,7 +184,8 @@ def tidy(table: str, rows: Rows) -> Rows:
 
 def _tidy_columns(table: str, found: Columns) -> Columns:
     """The same for a table by column. A replica that is not there is 0, whatever else is not there too."""
-    layout, names = LAYOUTS[table], found.dtype.names or ()
+    names = found.dtype.names or ()
+    layout = LAYOUTS[table] if LONGEST[0] not in names else LONG_LAYOUT
 
     def plain(name: str) -> npt.NDArray[Any]:
         if name not in names:

@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from replay_engine.policy import Policy
 from replay_engine.profile import parse_profile
-from replay_engine.tables import ENUMS, NULLABLE, TABLES
+from replay_engine.tables import ENUMS, LONGEST, NULLABLE, TABLES
 from tracekit.diagnosis.own_costs import with_own_costs
-from tracekit.diagnosis.run_data import LAYOUTS, RunData, tidy
+from tracekit.diagnosis.run_data import LAYOUTS, LONG_LAYOUT, RunData, tidy
 from tracekit.door_facts import door_facts
 from tracekit.errors import UsageError
 from tracekit.metrics import SloTable
@@ -31,8 +31,10 @@ def load_run_data(store: Store, text: str) -> RunData:
     such run, one that kept no requests, or one whose trace is not in the database any more."""
     row = load_run(store, resolve_run(store, text))
     setup = setup_of(store, row)
+    tells = setup.profile.latency.s_ns or row["engine"] != "sim"  # who was longest
+    layouts = LAYOUTS | ({"iterations": LONG_LAYOUT} if tells else {})
     with store.read() as con:
-        tables = {table: tidy(table, _rows(con, table, row["run"])) for table in TABLES}
+        tables = {table: tidy(table, _rows(con, table, row["run"], layouts[table])) for table in TABLES}
     if not len(tables["outcomes"]):
         raise UsageError(f"run {row['run']} keeps no requests (--events {row['events']}); replay with --events full")
     data = RunData(
@@ -65,8 +67,7 @@ def setup_of(store: Store, row: dict[str, Any]) -> Setup:
     )  # fmt: skip
 
 
-def _rows(con: DuckDBPyConnection, table: str, run: int) -> npt.NDArray[np.void]:
-    layout = LAYOUTS[table]
+def _rows(con: DuckDBPyConnection, table: str, run: int, layout: np.dtype[np.void]) -> npt.NDArray[np.void]:
     picks = []
     for name in layout.names or ():
         if (table, name) in ENUMS:
@@ -74,8 +75,10 @@ def _rows(con: DuckDBPyConnection, table: str, run: int) -> npt.NDArray[np.void]
         elif name in NULLABLE[table] or name == "replica":
             unknown = "'nan'::DOUBLE" if layout[name].kind == "f" else "-1"
             picks.append(f'coalesce("{name}", {unknown}) AS "{name}"')
+        elif name == LONGEST[0]:  # a run on a real engine may have been recorded before it told
+            picks.append(f'coalesce("{name}", 0) AS "{name}"')
         else:
-            picks.append(f'"{name}"')
+            picks.append(f'"{name}" AS "{name}"')
     found = con.execute(f"SELECT {', '.join(picks)} FROM {table} WHERE run = ?", [run]).fetchnumpy()
     rows = np.empty(len(found[picks[0].rpartition("AS ")[2].strip('"')]), layout)
     for name in layout.names or ():

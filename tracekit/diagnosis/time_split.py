@@ -28,7 +28,7 @@ PARTS: dict[str, str] = {
     "weights": "one read of the weights, whatever is computed",
     "prefill": "prompt tokens, beyond what fits under that read",
     "attention": "prompt tokens looking back at their context",
-    "kv": "reading the KV of those that decode",
+    "kv": "reading the KV of those that decode, and waiting for the longest of them",
     "seqs": "each sequence that decodes, and rows that pad them to a captured graph",
     "host": "the host's time that the device does not cover",
     "rest": "what the profile does not account for: copies, a slow device, its error; negative where it promised more",
@@ -55,7 +55,7 @@ def split_rows(rows: Rows, form: CostForm) -> Ints:
     exposed = np.minimum(exposed, rows["duration_ns"])
     terms = (
         np.where(busy, form.weights_ns, 0.0), form.prefill_ns(tokens), latency.c_ns * rows["prefill_qk"],
-        latency.e_ns * rows["decode_kv_tokens"], form.seqs_ns(rows), exposed,
+        form.kv_ns(rows), form.seqs_ns(rows), exposed,
     )  # fmt: skip
     found = np.zeros((len(rows), len(PARTS)), np.int64)
     for k, term in enumerate(terms):

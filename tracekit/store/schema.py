@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from replay_engine.tables import ENUMS, TABLES
+from replay_engine.tables import ENUMS, LONGEST, TABLES
 from tracekit.store.split_view import create_split_view
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ CONSTANTS: dict[str, dict[str, str]] = {
         "swapped": "INTEGER",
         "mode": "VARCHAR",
         "padded_tokens": "INTEGER",
+        LONGEST[0]: "INTEGER",
         "schedule_ns": "BIGINT",
         "submit_ns": "BIGINT",
         "wait_ns": "BIGINT",
@@ -253,6 +254,13 @@ def _note_setups(con: DuckDBPyConnection) -> None:
     con.execute("ALTER TABLE runs ADD COLUMN IF NOT EXISTS setup JSON")
 
 
+def _create_split(con: DuckDBPyConnection) -> None:
+    """The view speaks of columns that an older file may not have yet."""
+    if not con.execute(f"{_COLUMNS} AND table_name = 'iterations' AND column_name = '{LONGEST[0]}'").fetchall():
+        _follow_layouts(con)
+    create_split_view(con)
+
+
 MIGRATIONS: tuple[Callable[[DuckDBPyConnection], None], ...] = (
     _create_runs,
     _follow_layouts,
@@ -262,8 +270,9 @@ MIGRATIONS: tuple[Callable[[DuckDBPyConnection], None], ...] = (
     _follow_layouts,
     _note_slices,
     _note_setups,
-    create_split_view,
+    _create_split,
     _create_findings,
+    _create_split,
 )
 """Step ``i`` brings a database from schema version ``i`` to ``i + 1``; append only. Append ``_follow_layouts`` again whenever a
 row layout or a list of names grows."""

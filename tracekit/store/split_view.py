@@ -12,13 +12,18 @@ if TYPE_CHECKING:
 
 __all__ = ["PADDED", "create_split_view"]
 
-_COEFFICIENTS = ("floor_ns", "a_ns", "b_ns", "c_ns", "d_ns", "e_ns", "p_ns")
+_COEFFICIENTS = ("floor_ns", "a_ns", "b_ns", "c_ns", "d_ns", "e_ns", "p_ns", "s_ns")
 PADDED = (
     "CASE WHEN prefill_tokens > 0 OR decode_seqs <= 2 OR decode_seqs > 512 THEN 0 WHEN decode_seqs <= 4 THEN 4 - decode_seqs"
     " WHEN decode_seqs <= 256 THEN -decode_seqs % 8 + 8 * (decode_seqs % 8 > 0)::INTEGER"
     " ELSE -decode_seqs % 16 + 16 * (decode_seqs % 16 > 0)::INTEGER END"
 )
 """Rows that pad an iteration's decodes: ``replay_engine.buckets``, as SQL."""
+
+_SKEW = (
+    "coalesce(s_ns * (decode_longest_tokens::BIGINT * decode_seqs - decode_kv_tokens) / nullif(decode_seqs, 0), 0)"
+)
+"""What the longest context costs on top; where a run does not tell it, nothing."""
 
 
 def _cost(name: str) -> str:
@@ -38,7 +43,7 @@ def create_split_view(con: DuckDBPyConnection) -> None:
         "prefill_ns": "CASE WHEN prefill_tokens > 0"
         " THEN greatest(a_ns + b_ns * prefill_tokens - greatest(floor_ns, a_ns), 0) ELSE 0 END",
         "attention_ns": "c_ns * prefill_qk",
-        "kv_ns": "e_ns * decode_kv_tokens",
+        "kv_ns": f"e_ns * decode_kv_tokens + {_SKEW}",
         "seqs_ns": f"d_ns * decode_seqs + p_ns * ({PADDED})",
         "exposed_host_ns": "least(duration_ns,"
         " CASE WHEN duration_ns >= device_ns + host_ns THEN host_ns ELSE greatest(host_ns - device_ns, 0) END)",
