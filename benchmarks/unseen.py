@@ -14,7 +14,7 @@ import numpy.typing as npt
 from replay_engine.config import SchedulerConfig
 from replay_engine.loop import Replay
 from replay_engine.profile import Latency
-from replay_engine.simulator import SimExecutor
+from replay_engine.simulator import SimExecutor, SkewedExecutor
 from replay_engine.sinks import MemorySink
 from replay_engine.types import RequestBatch
 
@@ -156,9 +156,11 @@ def _ran(replay: Replay, sink: MemorySink) -> Ran:
 def predicted(latency: Latency, rows: Rows) -> npt.NDArray[np.float64]:
     """The simulator's durations of the engine's iterations, ns; who joined or left is known only roughly and counts little."""
     executor = SimExecutor(latency, asynchronous=SchedulerConfig().async_scheduling)
-    names = ("prefill_tokens", "prefill_qk", "decode_seqs", "decode_kv_tokens", "running", "admitted", "finished")
-    columns = [rows[name].tolist() for name in names]
-    return np.array([executor.predict(*row[:5], row[5] + row[6])[0] for row in zip(*columns, strict=True)], np.float64)
+    names = ["prefill_tokens", "prefill_qk", "decode_seqs", "decode_kv_tokens", "running", "admitted", "finished"]
+    skewed = isinstance(executor, SkewedExecutor)
+    columns = [rows[name].tolist() for name in names + ["decode_longest_tokens"] * skewed]
+    times = [executor.predict(*row[:5], row[5] + row[6], *row[7:])[0] for row in zip(*columns, strict=True)]
+    return np.array(times, np.float64)
 
 
 def compared(one: Ran, other: Ran) -> dict[str, float]:

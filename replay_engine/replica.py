@@ -46,6 +46,8 @@ class Replica:
     whose log this one continues, with a cold cache. The other options are those of ``Replay``.
     """
 
+    _longest: LongestLog
+
     def __init__(
         self,
         calendar: Calendar,
@@ -72,12 +74,7 @@ class Replica:
         self.scheduler = Scheduler(config, pool, rules, block_bytes=kv_block_bytes, handover=handover, follow=follow)
         self._desk, self._executor = desk, executor
         self.calendar = calendar
-        if follow:
-            assert isinstance(executor, SkewedExecutor)
-            kept = mode in ("iterations", "full")
-            self._longest: LongestLog = LongestLog(kept=kept) if before is None else before._longest
-            executor.follow(self.scheduler.state, self._longest)
-            sink = LongestSink(sink, self._longest)
+        sink = _followed(self, sink, mode in ("iterations", "full"), before) if follow else sink
         if before is None:
             self.recorder = Recorder(sink, config, mode=mode, stall_threshold_ns=stall_threshold_ns, on_chunk=on_chunk)
         else:
@@ -87,10 +84,7 @@ class Replica:
         self.intake = Intake(calendar, self.scheduler, self.recorder, rules, facts, client, desk)
         self.now: int = 0 if before is None else before.now
         self.next_ns = self.now
-        self._coaster: Coaster | None = None
-        plain = type(executor) in (SimExecutor, SkewedExecutor)  # no other kind is known to predict by its terms alone
-        if coast and plain and isinstance(executor, SimExecutor) and can_coast(self.scheduler.state):
-            self._coaster = Coaster(self.scheduler, executor, self.recorder, calendar, self._deliver, self._retire)
+        self._coaster: Coaster | None = _coaster(self) if coast else None
         self._under_way: tuple[tuple[BatchPlan, Pending] | None, SequenceOf[Sequence], int] = (None, (), self.now)
         """The plan in flight, who has ended but still holds seat and blocks, and when the next plan is made."""
         self._loop = self._asynchronous() if config.async_scheduling else self._synchronous()
@@ -241,6 +235,23 @@ class Replica:
         if finished:
             self.scheduler.state.stuck = 0
             self.intake.retire(finished)
+
+
+def _coaster(engine: Replica) -> Coaster | None:
+    """What replays stretches, where blocks follow from sums and the executor predicts by its terms alone, as these two do."""
+    executor, state = engine._executor, engine.scheduler.state
+    if isinstance(executor, SimExecutor) and type(executor) in (SimExecutor, SkewedExecutor) and can_coast(state):
+        return Coaster(engine.scheduler, executor, engine.recorder, engine.calendar, engine._deliver, engine._retire)
+    return None
+
+
+def _followed(engine: Replica, sink: EventSink, kept: bool, before: Replica | None) -> EventSink:
+    """The executor of ``engine`` is told whose decodes it predicts, and rows get the longest of their contexts on their way to
+    ``sink``."""
+    assert isinstance(engine._executor, SkewedExecutor)
+    engine._longest = LongestLog(kept=kept) if before is None else before._longest
+    engine._executor.follow(engine.scheduler.state, engine._longest)
+    return LongestSink(sink, engine._longest)
 
 
 def halt(engine: Replica, at: int) -> int:

@@ -40,8 +40,7 @@ _DEFAULT = Rules()
 class Scheduler:
     """One engine's scheduler. Counters of decoding sequences are implied: read them with ``computed``.
 
-    ``rules`` go beyond vLLM's knobs; the defaults are vLLM. ``block_bytes`` is a KV block's size, for swapping. ``follow``: the
-    decode set knows its longest context.
+    ``rules`` go beyond vLLM's knobs; the defaults are vLLM. ``block_bytes``: of a KV block. ``follow``: a ``FollowedSet``.
     """
 
     __slots__ = ("_decodes", "_fill", "_loose", "_pool", "_size", "_waiting", "config", "rules", "state")
@@ -94,8 +93,7 @@ class Scheduler:
         return self.state.computed(seq)
 
     def wake_ns(self) -> int:
-        """Engine time at which an empty plan may stop being one although nothing arrives: a batch window closes, a copy is
-        done."""
+        """Engine time at which an empty plan may stop being one although nothing arrives: a window closes, a copy is done."""
         state = self.state
         wake = min((seq.ready_ns for seq in state.loading), default=NO_WAKE)
         if state.gate is not None and not state.running and state.waiting:

@@ -222,9 +222,7 @@ class RunRecord(MemoryRecord):
             "tracekit_version": __version__,
         }
         constants = _constants(setup)
-        layouts: dict[str, np.dtype[np.void]] = {}
-        if setup.profile.latency.s_ns and setup.torch is None:
-            layouts = {"iterations": LONG_ITERATIONS}
+        layouts: dict[str, np.dtype[np.void]] = {"iterations": LONG_ITERATIONS} if setup.profile.latency.s_ns else {}
         if setup.policy.rules.several:
             layouts = {table: with_replica(layout) for table, layout in (TABLES | layouts).items()}
         if setup.torch is None:

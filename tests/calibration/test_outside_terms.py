@@ -1,4 +1,4 @@
-"""What lies outside the sums of an iteration: the way back to a client, and whether a batch's longest context costs extra."""
+"""What lies outside the sums of an iteration: the way back to a client, and what a batch's longest context costs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from replay_engine.profile import Profile, parse_profile
 from tests.calibration.serving import PLANTED, SETS, Load, served
 from tracekit.calibration.observed.fit import fit_observed, source_of
 from tracekit.calibration.observed.observations import Observations
@@ -113,3 +114,46 @@ def test_a_cost_of_the_longest_context_is_seen_if_it_is_there(busy: tuple[Loaded
     assert ("shows" in found.words) == (planted > 0)
     few = replace(problem, seen=replace(seen, used=np.arange(source.total) < 30))
     assert skew_of(few, few.trial(vector)) is None
+
+
+def test_a_cost_of_the_longest_context_becomes_a_term(tmp_path: Path) -> None:
+    """Decodes stand in for it as far as they can; with the term free the others come back to what they are."""
+    costs = replace(PLANTED, s_ns=400.0)
+    run = served(tmp_path / "skewed.jsonl", Load(requests=240, output=60.0), costs)
+    assert 0.02 < 400.0 * run.above.sum() / run.device.sum() < 0.1
+    loaded = read_trace(str(tmp_path / "skewed.jsonl"))
+    known = known_settings(None, SETS, None)
+    found = fit_observed(loaded, known, None)
+    told = {each.name: each for each in found.told}
+    assert told["skew"].value == pytest.approx(400.0, rel=0.05)
+    assert told["skew"].verdict in ("identified", "weak") and told["skew"].share > 0.02
+    assert told["floor"].value == pytest.approx(PLANTED.floor_ns, rel=0.02)
+    assert told["e"].value == pytest.approx(PLANTED.e_ns, rel=0.1)
+    assert told["d"].value == pytest.approx(PLANTED.d_ns, rel=0.2)
+    profile = profile_from(found, known, None, "skewed")
+    assert profile.latency.s_ns == told["skew"].value
+    assert "by the latencies of skewed" in profile.provenance["s_ns"]
+    assert not any("skew" in line for line in profile.fit["left_out"])
+    assert parse_profile(profile.to_toml(), "again").latency == profile.latency
+
+
+def test_a_profile_that_has_the_term_is_a_prior_for_it(busy: tuple[LoadedTrace, Replayed]) -> None:
+    """Where it costs nothing the term is fitted down from what the profile says, to where it is not felt."""
+    loaded, _ = busy
+    prior = Profile(name="prior", latency=replace(PLANTED, s_ns=60.0), synthetic=True)
+    known = known_settings(None, SETS, prior)
+    found = fit_observed(loaded, known, prior)
+    told = {each.name: each for each in found.told}
+    assert told["skew"].value < 20.0 and told["skew"].share < 0.003
+    assert told["floor"].value == pytest.approx(PLANTED.floor_ns, rel=0.02)
+
+
+def test_without_the_term_it_is_held_at_nothing(busy: tuple[LoadedTrace, Replayed]) -> None:
+    loaded, _ = busy
+    known = known_settings(None, SETS, None)
+    found = fit_observed(loaded, known, None)
+    told = {each.name: each for each in found.told}["skew"]
+    assert told.verdict == "not identified" and told.share < 1e-6
+    profile = profile_from(found, known, None, "busy")
+    assert profile.latency.s_ns == 0.0 and "s_ns" not in profile.provenance
+    assert "s_ns" not in profile.to_toml()

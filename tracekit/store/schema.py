@@ -254,13 +254,6 @@ def _note_setups(con: DuckDBPyConnection) -> None:
     con.execute("ALTER TABLE runs ADD COLUMN IF NOT EXISTS setup JSON")
 
 
-def _create_split(con: DuckDBPyConnection) -> None:
-    """The view speaks of columns that an older file may not have yet."""
-    if not con.execute(f"{_COLUMNS} AND table_name = 'iterations' AND column_name = '{LONGEST[0]}'").fetchall():
-        _follow_layouts(con)
-    create_split_view(con)
-
-
 MIGRATIONS: tuple[Callable[[DuckDBPyConnection], None], ...] = (
     _create_runs,
     _follow_layouts,
@@ -270,9 +263,10 @@ MIGRATIONS: tuple[Callable[[DuckDBPyConnection], None], ...] = (
     _follow_layouts,
     _note_slices,
     _note_setups,
-    _create_split,
+    create_split_view,
     _create_findings,
-    _create_split,
+    _follow_layouts,
+    create_split_view,
 )
 """Step ``i`` brings a database from schema version ``i`` to ``i + 1``; append only. Append ``_follow_layouts`` again whenever a
 row layout or a list of names grows."""

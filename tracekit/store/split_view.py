@@ -20,6 +20,7 @@ PADDED = (
 )
 """Rows that pad an iteration's decodes: ``replay_engine.buckets``, as SQL."""
 
+_LONGEST = "SELECT 1 FROM duckdb_columns() WHERE table_name = 'iterations' AND column_name = 'decode_longest_tokens'"
 _SKEW = (
     "coalesce(s_ns * (decode_longest_tokens::BIGINT * decode_seqs - decode_kv_tokens) / nullif(decode_seqs, 0), 0)"
 )
@@ -37,13 +38,14 @@ def _whole(term: str) -> str:
 
 
 def create_split_view(con: DuckDBPyConnection) -> None:
-    """Put the view into an open database."""
+    """Put the view into an open database; one that is on its way from an older version may lack a column yet."""
+    told = con.execute(f"{_LONGEST} AND database_name = current_database()").fetchall()
     terms = {
         "weights_ns": "CASE WHEN busy THEN greatest(floor_ns, a_ns) ELSE 0 END",
         "prefill_ns": "CASE WHEN prefill_tokens > 0"
         " THEN greatest(a_ns + b_ns * prefill_tokens - greatest(floor_ns, a_ns), 0) ELSE 0 END",
         "attention_ns": "c_ns * prefill_qk",
-        "kv_ns": f"e_ns * decode_kv_tokens + {_SKEW}",
+        "kv_ns": f"e_ns * decode_kv_tokens + {_SKEW if told else 0}",
         "seqs_ns": f"d_ns * decode_seqs + p_ns * ({PADDED})",
         "exposed_host_ns": "least(duration_ns,"
         " CASE WHEN duration_ns >= device_ns + host_ns THEN host_ns ELSE greatest(host_ns - device_ns, 0) END)",

@@ -19,7 +19,7 @@ __all__ = ["between", "first_guess"]
 
 Column = npt.NDArray[np.float64]
 FEWEST = 8
-FALLBACK = np.array((10e6, KNEE, 50e3, 1.0, 30e3, 50.0, INGRESS_NS, LEAST))
+FALLBACK = np.array((10e6, KNEE, 50e3, 1.0, 30e3, 50.0, INGRESS_NS, LEAST, LEAST))
 """Where the trace does not tell TTFT and E2E apart: an 8B model on a card of the last years."""
 SHARE = 0.03
 """A term that the equations make out to be 0 is taken to cause this share of the time: it has to be somewhere to be moved."""
@@ -52,7 +52,7 @@ def _filled(found: Column, columns: Column, target: Column, alone: float) -> Vec
     least = SHARE * target.mean() / np.maximum(mean, 1e-9)
     floor, b, d, e = np.maximum(found, least)
     b = alone if not np.isfinite(b) or mean[1] <= 0 or found[1] <= 0 else float(b)
-    return np.array((floor, KNEE, b, b * 5e-5, d, e, INGRESS_NS, LEAST), np.float64)
+    return np.array((floor, KNEE, b, b * 5e-5, d, e, INGRESS_NS, LEAST, LEAST), np.float64)
 
 
 def _prefill_rate(seen: Observations, prompt: Column) -> float:

@@ -19,8 +19,9 @@ from tracekit.calibration.observed.scan import Scan, needed, scan_near, scan_val
 from tracekit.calibration.observed.search import Problem, Trial, descend, refine
 from tracekit.calibration.observed.settings import Known
 from tracekit.calibration.observed.shared_prefix import begin_alike
+from tracekit.calibration.observed.skew import Skew, with_skew
 from tracekit.calibration.observed.telling import Told, telling
-from tracekit.calibration.observed.terms import CLIENTS, NAMES, Expected, Vector, expected_from
+from tracekit.calibration.observed.terms import CLIENTS, LEAST, NAMES, Expected, Vector, expected_from
 from tracekit.errors import InputError
 from tracekit.traces.load import LoadedTrace
 from tracekit.traces.slicing import Slice
@@ -47,6 +48,8 @@ class ObservedFit:
     limits: list[Limit]
     starts: list[tuple[str, float]]
     replays: int
+    skew: Skew | None = None
+    """What the latencies say of the longest contexts' cost beyond what the fit has of it; ``None``: too few requests."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -87,7 +90,8 @@ def _fit(
     crowd = crowd_of(source, seen, known.policy.scheduler.block_size)
     known, limits = _first_limits(known, crowd)
     start, starts, counting, spent = _started(loaded, known, seen, expected, guess, say)
-    problem = Problem(replayer=Replayer(source, known.policy), seen=seen, expected=expected, free=_free(seen), counting=counting)
+    free = _free(seen, expected)
+    problem = Problem(replayer=Replayer(source, known.policy), seen=seen, expected=expected, free=free, counting=counting)
     problem.replayer.count = spent
     best = descend(problem, start, rounds=4 if _short(seen) else 20, near=0 if _short(seen) else 8, told=say)
     scan = Scan(problem=problem, best=best, profile=known.profile, limits=limits)
@@ -95,9 +99,11 @@ def _fit(
     problem, best = scan.problem, scan.best
     if len(best.run.start) <= LONG:
         best = problem.rescaled(refine(problem, best, rounds=2, told=say))
+    problem, best, skew = with_skew(problem, best, say)
     return ObservedFit(
-        problem=problem, best=best, told=telling(problem, best), limits=scan.limits, starts=starts, replays=problem.replayer.count
-    )
+        problem=problem, best=best, told=telling(problem, best), limits=scan.limits, starts=starts, skew=skew,
+        replays=problem.replayer.count,
+    )  # fmt: skip
 
 
 def _short(seen: Observations) -> bool:
@@ -109,11 +115,12 @@ def _guess(source: TraceSource, seen: Observations) -> Vector:
     return first_guess(seen, source.arrival_ns, source.prompt_tokens.astype(np.float64), source.output_tokens.astype(np.float64))
 
 
-def _free(seen: Observations) -> npt.NDArray[np.bool_]:
+def _free(seen: Observations, expected: Expected) -> npt.NDArray[np.bool_]:
     free = np.ones(len(NAMES), np.bool_)
     free[NAMES.index("ingress")] = not (np.isnan(seen.ttft) & np.isnan(seen.e2e)).all()
     both = bool((~np.isnan(seen.ttft) & ~np.isnan(seen.e2e)).any())
     free[NAMES.index("egress")] = both and seen.clock in CLIENTS
+    free[NAMES.index("skew")] = expected.skew_ns > LEAST
     return free
 
 
@@ -124,17 +131,17 @@ def _started(
     short = _short(seen)
     source = source_of(loaded, known, HEAD if short else None)
     part = replace(seen, **{name: getattr(seen, name)[: source.total] for name in ("queue", "ttft", "tpot", "e2e", "used")})
-    replayer, found = Replayer(source, known.policy), []
+    replayer, found, free = Replayer(source, known.policy), [], _free(part, expected)
     for name, vector in _starts(expected, guess).items():
-        problem = Problem(replayer=replayer, seen=part, expected=expected, free=_free(part))
+        problem = Problem(replayer=replayer, seen=part, expected=expected, free=free)
         trial = descend(problem, vector, rounds=5, near=5)
         problem.scales = dict.fromkeys(problem.scales, _SAME)
         found.append((name, problem.judged(trial.vector, trial.run)))
         if say is not None:
             say(f"start {name}: loss {found[-1][1].loss:.1f}")
-    best = _counted(Problem(replayer=replayer, seen=part, expected=expected, free=_free(part)), min(found, key=_loss)[1])
+    best = _counted(Problem(replayer=replayer, seen=part, expected=expected, free=free), min(found, key=_loss)[1])
     if short:
-        problem = Problem(replayer=replayer, seen=part, expected=expected, free=_free(part), counting=best.misfit.counting)
+        problem = Problem(replayer=replayer, seen=part, expected=expected, free=free, counting=best.misfit.counting)
         best = descend(problem, best.vector, rounds=20, near=8)
     return best.vector, [(name, trial.loss) for name, trial in found], best.misfit.counting, replayer.count
 
@@ -161,7 +168,8 @@ _SAME = 0.03
 def _starts(expected: Expected, guess: Vector) -> dict[str, Vector]:
     """Where the search begins: terms that are hard to tell apart are begun on either side."""
     guess = guess.copy()
-    guess[NAMES.index("egress")] = expected.centre[NAMES.index("egress")]  # no other request's time tells of it
+    for name in ("egress", "skew"):  # no other request's time tells of the one, no sum of the other
+        guess[NAMES.index(name)] = expected.centre[NAMES.index(name)]
     starts = {"from the observations": guess}
     if not np.allclose(expected.centre, guess):
         starts["from the profile"] = expected.centre.copy()

@@ -12,6 +12,7 @@ from replay_engine.config import ConfigError
 from replay_engine.policy import Policy
 from replay_engine.profile import Latency, Profile
 from replay_engine.sinks import MemorySink
+from replay_engine.tables import LONGEST
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ class Replayed:
 
     ``arrived``, ``queued``, ``scheduled``, ``first``, ``last`` are moments of a request, ns; -1: never. ``queued`` is when an
     engine that is busy takes it in: the end of the iteration under way when it arrives. ``scheduled`` is when the iteration
-    starts in which it is first computed, ``planned`` when that iteration's plan was made.
+    starts in which it is first computed, ``planned`` when that iteration's plan was made. ``above``: tokens that the longest
+    decoding context is above the mean, 0 where that costs nothing.
     """
 
     start: Ints
@@ -40,6 +42,7 @@ class Replayed:
     qk: Column
     seqs: Column
     kv: Column
+    above: Column
     running: Ints
     waiting: Ints
     kv_used: Ints
@@ -121,8 +124,10 @@ def _columns(sink: MemorySink, total: int, preemptions: int) -> Replayed:
         )
     }  # fmt: skip
     numbers |= {name: rows[name].astype(np.int64) for name in ("running", "waiting", "kv_used")}
+    longest = rows[LONGEST[0]] if LONGEST[0] in (rows.dtype.names or ()) else np.zeros(len(rows))
+    above = np.where(longest > 0, longest - numbers["kv"] / np.maximum(numbers["seqs"], 1), 0.0)
     found = Replayed(
-        start=start, end=end, arrived=arrived, queued=arrived, output=output, preemptions=preemptions, **numbers,
+        start=start, end=end, arrived=arrived, queued=arrived, output=output, preemptions=preemptions, above=above, **numbers,
         planned=moments["scheduled"], **moments,
     )  # fmt: skip
     return replace(found, queued=_taken_in(found))

@@ -13,7 +13,6 @@ from replay_engine.rule_tables import rules_to
 from tracekit.calibration.observed.errors import Errors, errors_of
 from tracekit.calibration.observed.fit import ObservedFit
 from tracekit.calibration.observed.settings import Known
-from tracekit.calibration.observed.skew import skew_of
 from tracekit.calibration.observed.telling import Told
 from tracekit.calibration.observed.terms import NAMES, UNITS, delivered_of, latency_of
 from tracekit.calibration.sources import ReportTable, SourceReport
@@ -40,6 +39,7 @@ def profile_from(found: ObservedFit, known: Known, prior: Profile | None, trace:
     host = "not told by latencies; " + ("a placeholder" if prior is None else f"taken from profile {prior.name}")
     provenance |= {"h0_ns": host, "h1_ns": host, "h2_ns": host}
     provenance |= {"p_ns": host} if latency.p_ns else {}
+    provenance |= {"s_ns": by["skew"]} if latency.s_ns else {}
     peaks = prior is not None and not prior.synthetic
     return Profile(
         name=f"{trace}-observed", latency=latency, model=None if prior is None else prior.model,
@@ -75,8 +75,10 @@ def _fit_table(found: ObservedFit, known: Known) -> dict[str, Any]:
 
 def _left_out(found: ObservedFit, known: Known) -> list[str]:
     """What is no term of the profile, each with what the latencies say of it."""
-    skew = skew_of(found.problem, found.best)
-    told = ["skew of context lengths is no term; too few requests to say what that costs" if skew is None else skew.words]
+    told = []
+    if not found.problem.free[NAMES.index("skew")]:
+        none = "skew of context lengths is no term; too few requests to say what that costs"
+        told.append(none if found.skew is None else found.skew.words)
     if not found.problem.free[NAMES.index("egress")]:
         clock = found.problem.seen.clock or "server"
         told.append(f"egress is 0: latencies of a {clock} clock end where the last token is made")

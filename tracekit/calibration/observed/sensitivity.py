@@ -41,10 +41,11 @@ def sensitivities(run: Replayed, vector: Vector, counting: str, *, asynchronous:
 def _by_iteration(run: Replayed, vector: Vector, *, asynchronous: bool) -> Matrix:
     floor, knee, b, c, d, e = (float(x) for x in vector[:6])
     over = run.tokens > knee
+    skew = float(vector[NAMES.index("skew")])
     computed = ((run.tokens > 0) | (run.seqs > 0)).astype(np.float64)
     columns = np.stack(
         (floor * computed, -b * knee * over, b * np.where(over, run.tokens - knee, 0.0), c * run.qk, d * run.seqs, e * run.kv,
-         np.zeros(len(run.tokens)), np.zeros(len(run.tokens))), axis=1,
+         np.zeros(len(run.tokens)), np.zeros(len(run.tokens)), skew * run.above), axis=1,
     )  # fmt: skip
     if asynchronous:
         columns *= (run.device >= run.host)[:, None]

@@ -1,31 +1,39 @@
-"""Whether the longest context of a batch costs more than its share: a term that profiles do not have, held against latencies.
+"""Whether the longest context of a batch costs more than its share: a time for it is held against latencies, and becomes a term
+of the fit where they ask for one.
 
-Attention of a batch can end with its longest sequence, so that an iteration takes longer than the sum of its contexts says. The
-model counts contexts by their sum. Here a time for each token that the longest context is above the mean is fitted beside the
-terms there are, to the time per token of each request, with the schedule as it is. What comes out is told, not used: near 0 says
-that the sum is enough on this trace; a clear number, that a profile for batches of other lengths should not be believed.
+Attention of a batch can end with its longest sequence, so that an iteration takes longer than the sum of its contexts says.
+First a time for each token that the longest context is above the mean is estimated beside the terms there are, to the time per
+token of each request, with the schedule as it is. Near 0 says that the sum is enough on this trace: nothing is kept. A clear
+number is a start: the fit goes on from there with ``skew`` free, and keeps it where a replay with it is nearer by more than its
+own freedom is worth.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from tracekit.calibration.observed.observations import predictions
 from tracekit.calibration.observed.replays import Replayed
-from tracekit.calibration.observed.search import Problem, Trial
+from tracekit.calibration.observed.search import Problem, Trial, descend, refine
 from tracekit.calibration.observed.sensitivity import sensitivities
-from tracekit.calibration.observed.terms import delivered_of
+from tracekit.calibration.observed.terms import NAMES, OUTSIDE, UNKNOWN_SPREAD, Vector, delivered_of
 
-__all__ = ["Skew", "above_mean", "skew_of"]
+__all__ = ["Skew", "above_mean", "skew_of", "with_skew"]
 
 Column = npt.NDArray[np.float64]
 BLOCKS = 20
 FEWEST = 3 * BLOCKS
 CLEAR_SHARE = 0.01
 """What a term must cause of the time to be worth having."""
+
+NEARER = 0.05
+"""By what share the loss has to fall for the term to be kept."""
+LONG = 60_000
+"""Iterations of a replay beyond which a fit does not go on: what is asked for is told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +57,8 @@ class Skew:
     def words(self) -> str:
         room = f"{self.low_ns:,.2f} to {self.high_ns:,.2f} ns a token that the longest context is above the mean"
         if self.matters:
-            shows = f"skew of context lengths shows ({room}, {self.share:.1%} of the time) and is no term"
-            return f"{shows}: batches of other lengths are predicted worse"
+            shows = f"skew of context lengths shows ({room}, {self.share:.1%} of the time) and replays with it are no nearer"
+            return f"{shows}: it is no term, and batches of other lengths are predicted worse"
         return f"skew of context lengths is no term, and none is asked for: {room}, at most {max(self.most, 0):.1%} of the time"
 
 
@@ -81,6 +89,7 @@ def skew_of(problem: Problem, at: Trial) -> Skew | None:
     column = (sums[ends[1]] - sums[ends[0]]) / np.maximum(run.output - 1, 1) / np.maximum(theirs, 1.0)
     slopes = sensitivities(run, at.vector, counting, asynchronous=problem.asynchronous)["tpot"] / np.maximum(theirs, 1.0)[:, None]
     free = problem.free & (np.abs(slopes[chosen]).max(axis=0) > 0)
+    free[NAMES.index("skew")] = False
     rows = np.concatenate((slopes[chosen][:, free], column[chosen, None]), axis=1)
     residual = np.log(seen.tpot[chosen] / theirs[chosen])
     noise = max(1.4826 * float(np.median(np.abs(residual))), 1e-4)
@@ -92,6 +101,46 @@ def skew_of(problem: Problem, at: Trial) -> Skew | None:
     total, work = max(float(run.device.sum()), 1.0), float(above.sum())
     return Skew(value_ns=value, low_ns=value - 2 * error, high_ns=value + 2 * error, share=value * work / total,
                 most=(value + 2 * error) * work / total, requests=len(chosen))  # fmt: skip
+
+
+def with_skew(problem: Problem, at: Trial, say: Callable[[str], None] | None = None) -> tuple[Problem, Trial, Skew | None]:
+    """``at``, the end of a fit, or the end of one that goes on from there with ``skew`` free; and what the latencies ask for at
+    ``at``. Unchanged where skew is a term already, or its profile's, or where nothing is asked for."""
+    place = NAMES.index("skew")
+    if problem.free[place] or len(at.run.start) > LONG:
+        return problem, at, None if problem.free[place] else skew_of(problem, at)
+    skew = skew_of(problem, at)
+    if skew is None or not skew.matters:
+        return problem, at, skew
+    expected, free = problem.expected, problem.free.copy()
+    centre, spread = expected.centre.copy(), expected.spread.copy()
+    centre[place], spread[place], free[place] = skew.value_ns, UNKNOWN_SPREAD, True
+    tried = replace(problem, expected=replace(expected, centre=centre, spread=spread), free=free)
+    if say is not None:
+        say(f"skew of context lengths: from {skew.value_ns:,.1f} ns a token")
+    ends = []
+    for start in _starts(at.vector, centre):
+        tried.scales = dict(problem.scales)
+        end = descend(tried, start, rounds=20, near=8, told=say)
+        tried.scales = dict(problem.scales)
+        ends.append(tried.judged(end.vector, end.run))
+    found = refine(tried, min(ends, key=lambda each: each.loss), rounds=2, told=say)
+    before = problem.judged(at.vector, at.run)
+    if found.misfit.loss >= before.misfit.loss * (1 - NEARER):
+        return problem, at, skew
+    return tried, tried.rescaled(found), skew
+
+
+def _starts(fitted: Vector, centre: Vector) -> list[Vector]:
+    """Where the search goes on: decodes stood in for the term as far as they could, and have to come back from there."""
+    decodes = [NAMES.index("d"), NAMES.index("e")]
+    near, eased = fitted.copy(), fitted.copy()
+    eased[decodes] = centre[decodes]
+    starts = [near, eased, centre.copy()]
+    for each in starts:
+        each[NAMES.index("skew")] = centre[NAMES.index("skew")]
+        each[[NAMES.index(name) for name in OUTSIDE]] = fitted[[NAMES.index(name) for name in OUTSIDE]]
+    return starts
 
 
 def _solved(rows: Column, residual: Column, noise: float, spread: Column) -> float:

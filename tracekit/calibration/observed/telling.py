@@ -108,9 +108,10 @@ def _scatter(at: Trial, free: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
 def _shares(at: Trial) -> list[float]:
     """Of the device's time over the whole replay."""
     run, (floor, knee, b, c, d, e) = at.run, (float(x) for x in at.vector[:6])
+    skew = float(at.vector[NAMES.index("skew")])
     total = max(float(run.device.sum()), 1.0)
     computed = int(((run.tokens > 0) | (run.seqs > 0)).sum())
     beyond = float(np.maximum(run.tokens - knee, 0).sum())
     others = (v * float(x.sum()) for v, x in ((c, run.qk), (d, run.seqs), (e, run.kv)))
-    parts = (floor * computed, 0.0, b * beyond, *others, 0.0, 0.0)
+    parts = (floor * computed, 0.0, b * beyond, *others, 0.0, 0.0, skew * float(run.above.sum()))
     return [part / total for part in parts]
