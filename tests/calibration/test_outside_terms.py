@@ -156,4 +156,4 @@ def test_without_the_term_it_is_held_at_nothing(busy: tuple[LoadedTrace, Replaye
     assert told.verdict == "not identified" and told.share < 1e-6
     profile = profile_from(found, known, None, "busy")
     assert profile.latency.s_ns == 0.0 and "s_ns" not in profile.provenance
-    assert "s_ns" not in profile.to_toml()
+    assert "\ns_ns" not in profile.to_toml()
