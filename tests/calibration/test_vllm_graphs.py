@@ -94,7 +94,8 @@ def test_a_long_log_keeps_its_padding(count: int) -> None:
     nothing = np.zeros(count)
     samples = Samples(
         device_ns=costs(rows, P), host_ns=nothing, tokens=rows["tokens"], qk=nothing, seqs=rows["seqs"], kv=rows["kv"],
-        running=rows["seqs"], changes=nothing, padded=padding_of(rows["tokens"], rows["seqs"]), weight=np.ones(count),
+        running=rows["seqs"], changes=nothing, padded=padding_of(rows["tokens"], rows["seqs"]), above=nothing,
+        weight=np.ones(count),
         mode=np.full(count, EAGER_MODE), shape=np.full(count, ""),
     )  # fmt: skip
     assert fit_many(samples).p_ns == pytest.approx(P, rel=0.1)
