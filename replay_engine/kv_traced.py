@@ -127,12 +127,15 @@ class TracedPool:
             seq.nreg = full
 
     def advance(self, due: dict[int, Sequence], filling: dict[int, Sequence], iteration: int, grants: Iterable[Grant]) -> None:
-        taken = len(due)
+        taken, size = len(due), self._size
         ready: list[tuple[int, Sequence, int]] = []
         for seq, tokens, blocks in grants:
             taken += blocks
             seq.nblocks += blocks
-            ready.append((seq.ticket, seq, seq.comp + tokens))
+            if seq.keys is not None:
+                ready.append((seq.ticket, seq, seq.comp + tokens))
+            elif (full := (seq.comp + tokens) // size) > seq.nreg:  # nobody shares its blocks: they are only counted
+                seq.nreg = full
         if taken:
             self.take(taken)
         if self._fill:
