@@ -47,7 +47,7 @@ from tuner.search import MARGINS, Budget, Searcher
 from tuner.space import Point
 from tuner.space_choice import choose_space
 from tuner.study import open_study
-from tuner.windows import StudyWindow, WindowSources, windows_of
+from tuner.windows import StudyWindow, WindowSources, split_windows, windows_of
 
 __all__ = ["main", "measure"]
 
@@ -220,21 +220,22 @@ def _study(scratch: Path, seed: int) -> tuple[bool, float]:
         source = TraceSource.from_database(con, 1, Slice())
     layout = lay_windows(source.start_ns, 14, length_ns=int(source.start_ns.max() / 14 * 0.8), lead_in_ns=2 * SECOND)
     windows = windows_of(layout, source, trace=1, name="t", digest=str(seed), lead_in_ns=2 * SECOND, part=PART)
-    profile = load_profile("h100")
-    policy = build_policy(profile)
+    policy = build_policy(profile := load_profile("h100"))
+    search, held = split_windows(windows[:9], 5, "alternate")
     base = Prepared(
         workload=Workload(name="fresh", file="", rate=1.0, slo="stall=60ms", requests=0), store=store, profile=profile,
-        policy=policy, slo=SloTable(default=parse_slo("stall=60ms")), search=windows[:4],
-        held=windows[4:9], space=choose_space(None, policy, profile, source),
+        policy=policy, slo=SloTable(default=parse_slo("stall=60ms")), search=search, held=held,
+        space=choose_space(None, policy, profile, source),
     )  # fmt: skip
     plan = _plan(base, seed)
     replays = Replays(WindowSources(store), CellFile(scratch / f"{seed}.cells"))
-    taken = _searched(plan, replays, scratch / f"{seed}.study", 16)
+    _, taken = _searched(plan, replays, scratch / f"{seed}.study", 16)
 
     def results(point: Point, chosen: Sequence[StudyWindow]) -> list[Result]:
         return [replays.result(plan.cell(plan.policy_at(point), window)) for window in chosen]
 
-    gain = gain_of(results(plan.current, base.held), results(taken, base.held))
+    searched = results(plan.current, base.search), results(taken, base.search)
+    gain = gain_of(results(plan.current, base.held), results(taken, base.held), searched)
     before, after = (goodput(results(point, windows[9:14])) for point in (plan.current, taken))
     assert gain.estimate is not None and gain.low is not None and gain.high is not None
     return gain.low <= after / before - 1 <= gain.high, (gain.high - gain.low) / max(abs(gain.estimate), 1e-9)

@@ -139,12 +139,19 @@ def _prove(answer: Answer, lookup: Lookup) -> None:
         answer.why = "there is no window to prove a gain on: too few requests for windows beside those searched"
         return
     defaults = plan.space.defaults(plan.policy, plan.profile)
-    level = lookup.results(answer.winner.point, "held")
-    answer.gain = gain_of(lookup.results(None, "held"), level)
+    answer.gain = _gain_over(lookup, None, answer.winner.point)
     try:
-        answer.against_defaults = gain_of(lookup.results(defaults, "held"), level)
+        answer.against_defaults = _gain_over(lookup, defaults, answer.winner.point)
     except ConfigError:
         answer.against_defaults = None
+
+
+def _gain_over(lookup: Lookup, base: Point | None, level: Point) -> Gain:
+    """On the windows held out; where those searched lie among them, they tell of the spread too."""
+    held = [lookup.results(point, "held") for point in (base, level)]
+    if not lookup.plan.trace.turns:
+        return gain_of(held[0], held[1])
+    return gain_of(held[0], held[1], searched=(lookup.results(base, "search"), lookup.results(level, "search")))
 
 
 def _judged(gain: Gain) -> tuple[bool, str]:

@@ -35,6 +35,11 @@ class TunedTrace:
     lines: tuple[str, ...]
     span_ns: int = 0
 
+    @property
+    def turns(self) -> bool:
+        """Whether windows of both kinds take turns, rather than that one kind is the later part of the trace."""
+        return bool(self.held) and min(w.begin_ns for w in self.held) < max(w.begin_ns for w in self.search)
+
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> TunedTrace:
         windows = {side: tuple(StudyWindow.from_dict(w) for w in document[side]) for side in ("search", "held")}

@@ -24,7 +24,6 @@ from tracekit.traces.slicing import WHOLE
 from tracekit.traces.source import TraceSource
 from tuner import surrogate
 from tuner.cells import CellFile
-from tuner.gains import gain_of
 from tuner.journal import Journal
 from tuner.objective import attainment, bisect_rate, fewest, goodput, parse_objectives, parts_met, value_of
 from tuner.proposing import FULL, PARTS, FittingSampler, PointSampler, distributions_of, estimated_value, first_moves
@@ -385,46 +384,3 @@ def test_the_rows_of_a_window_are_read_once_and_serve_every_scale(tmp_path: Path
     assert counting.opened == 1
     sources.get(replace(window, begin_ns=0), 1.0)
     assert counting.opened == 2
-
-
-def test_the_prediction_interval_holds_for_new_windows() -> None:
-    """Nine in ten sets of new windows lie inside, whatever n; with one window there is no interval."""
-    rng = np.random.default_rng(0)
-    for n in (3, 4, 8):
-        inside = 0
-        for _ in range(600):
-            base = rng.poisson(60, 2 * n)
-            gains = rng.poisson(base + 25)
-            seen = [[result(int(met)) for met in side[:n]] for side in (base, gains)]
-            new = (gains[n:].mean() - base[n:].mean()) / base[n:].mean()
-            gain = gain_of(*seen)
-            assert gain.low is not None and gain.high is not None
-            inside += gain.low <= new <= gain.high
-        assert 0.86 <= inside / 600 <= 0.96, n
-    alone = gain_of([result(50)], [result(60)])
-    assert alone.estimate == pytest.approx(0.2) and alone.low is None and alone.verdict == "cannot tell"
-
-
-def test_the_prediction_interval_holds_where_the_current_policy_swings() -> None:
-    """It meets few of the SLOs, and of some windows hardly any: new windows have another mean of it too."""
-    rng = np.random.default_rng(1)
-    inside = 0
-    for _ in range(600):
-        base = rng.poisson(rng.uniform(2, 14, 12))
-        gains = rng.poisson(90, 12)
-        gain = gain_of(*[[result(int(met)) for met in side[:6]] for side in (base, gains)])
-        assert gain.low is not None and gain.high is not None
-        inside += gain.low <= gains[6:].mean() / base[6:].mean() - 1 <= gain.high
-    assert 0.82 <= inside / 600 <= 0.98
-
-
-def test_gains_by_value() -> None:
-    gain = gain_of([result(40), result(60)], [result(50), result(90)])
-    assert gain.estimate == pytest.approx(0.4)
-    assert (gain.base, gain.level) == (5.0, 7.0)
-    assert (gain.base_attainment, gain.level_attainment, gain.n, gain.requests) == (0.5, 0.7, 2, 200)
-    half = 6.3138 * math.sqrt(2) * 0.6 * math.sqrt(2 / 2) / 5.0  # t(1) at 90 %, s of 5 - 1.4 x 4 and 9 - 1.4 x 6, two new windows
-    assert (gain.low, gain.high) == (pytest.approx(max(0.4 - half, -1), rel=1e-3), pytest.approx(0.4 + half, rel=1e-3))
-    assert gain_of([result(40), result(60)], [result(90), result(1)]).low == -1.0, "nothing can be lost twice"
-    nothing = gain_of([result(0), result(0)], [result(5), result(5)])
-    assert nothing.estimate is None and nothing.level == 0.5
