@@ -17,11 +17,13 @@ from tracekit.errors import UsageError, shown
 from tuner.cells import Result
 
 __all__ = [
-    "OBJECTIVES", "Objective", "attainment", "bisect_rate", "fewest", "goodput", "parse_objectives", "parts_met",
+    "ATTAINED", "OBJECTIVES", "Objective", "attainment", "bisect_rate", "fewest", "goodput", "parse_objectives", "parts_met",
     "value_of",
 ]  # fmt: skip
 
 PER_MILLION = 1e6
+ATTAINED = "attained"
+"""Beside the parts of an SLO: all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +76,12 @@ def attainment(results: Sequence[Result]) -> float:
     return sum(result["met"] for result in results) / n if n else 0.0
 
 
-def parts_met(results: Sequence[Result]) -> list[float]:
-    """Attainment, then the share of all requests that did not miss each part of the SLO, by the part's name."""
+def parts_met(results: Sequence[Result]) -> dict[str, float]:
+    """Attainment (``ATTAINED``), and by the name of each part of the SLO the share of all requests that did not miss it."""
     n = sum(result["n"] for result in results) or 1
     parts = sorted({part for result in results for part in result["missed"]})
-    return [attainment(results), *(1 - sum(result["missed"].get(part, 0) for result in results) / n for part in parts)]
+    missed = {part: sum(result["missed"].get(part, 0) for result in results) for part in parts}
+    return {ATTAINED: attainment(results), **{part: 1 - missed[part] / n for part in parts}}
 
 
 def value_of(objective: str, results: Sequence[Result], *, price: float | None = None, cards: int = 1) -> float:

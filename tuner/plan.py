@@ -20,7 +20,7 @@ from tuner.windows import StudyWindow
 
 __all__ = ["PLAN", "TunePlan", "TunedTrace"]
 
-VERSION = 1
+VERSION = 2
 PLAN = "plan.json"
 
 

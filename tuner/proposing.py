@@ -1,8 +1,9 @@
 """Which point is tried next: an Optuna sampler over a ``Space``.
 
 First the study's queued points (the current policy, the engine's defaults); then the two knobs that share an iteration between
-prompts and decodes, the first alone at the lower quartile of its levels and both together, everything else as it is, or, where
-there are no such knobs, a few points that lie far from all others; then where Gaussian processes expect the most improvement.
+prompts and decodes, the first alone at the lower quartile of its levels, then both: there, or lower still where after the first
+it is decodes that miss their SLO; everything else as it is. Or, where there are no such knobs, a few points that lie far from
+all others. Then where Gaussian processes expect the most improvement.
 A point that was tried, is being tried, is no configuration, or is proved to come to what another came to is never proposed.
 Points that are being tried count as what is expected of them, so that workers side by side do not crowd.
 """
@@ -18,6 +19,7 @@ from optuna.samplers import BaseSampler, TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
+from tuner.objective import ATTAINED
 from tuner.space import BUDGET, CHUNK, SEQS, Point, Space
 from tuner.surrogate import Floats, Product, encode, expected_improvement
 
@@ -28,15 +30,17 @@ __all__ = [
 MOST = 4096
 """Spaces of up to so many combinations are looked at whole; of larger ones random points and the best ones' neighbours."""
 SPREAD_OUT = 3
-LOW = 0.25
-"""Where the first moves go: this far up a knob's levels."""
+LOW, LOWER, LOWEST = 0.25, 0.1, 0.0
+"""Where the first moves go: this far up a knob's levels; the lower two where decodes still wait most after the first of them."""
+BETWEEN, BEFORE = ("itl", "stall", "tpot"), "ttft"
+"""Parts of an SLO that long iterations miss, and the one that a queue of prompts misses."""
 HOPELESS = 0.15
 """So far below the best all points are alike."""
 Known = Callable[[Sequence[FrozenTrial], Point], bool]
 FULL = "full_value"
 """Attribute of a pruned trial: what it would have come to, judged by the best trial on the same windows."""
 PARTS = "parts"
-"""Attribute of a trial whose value is its attainment over time: attainment, then the share that met each part of the SLO."""
+"""Attribute of a trial whose value is its attainment over time: ``objective.parts_met``."""
 
 
 def distributions_of(space: Space) -> dict[str, BaseDistribution]:
@@ -87,7 +91,7 @@ class PointSampler(BaseSampler):
         """The next point. ``LookupError`` when every point was tried."""
         tried = [point_of_trial(trial) for trial in trials]
         left_out = {_mark(p) for p in (*tried, *self.excluded)}
-        moves = first_moves(self._space, min(trials, key=lambda t: t.number).params) if tried else []
+        moves = first_moves(self._space, min(trials, key=lambda t: t.number).params, trials) if tried else []
         for point in moves:
             if _mark(point) not in left_out and not self._proved(trials, point):
                 return point
@@ -115,7 +119,7 @@ class PointSampler(BaseSampler):
             y = np.maximum(y, y.max() - HOPELESS * abs(y.max()))  # how bad the hopeless ones are does not matter
             shares = np.ones((len(y), 0))
         else:
-            y = y / y.max() * max(t.user_attrs[PARTS][0] for t, _ in values if t.state == TrialState.COMPLETE)
+            y = y / y.max() * max(t.user_attrs[PARTS][ATTAINED] for t, _ in values if t.state == TrialState.COMPLETE)
         model = Product(x, shares, y, rng)
         done = {t.number for t, _ in values}
         waiting = [point_of_trial(t) for t in trials if t.number not in done and t.state == TrialState.RUNNING]
@@ -170,11 +174,12 @@ def _mark(point: Mapping[str, Any]) -> tuple[Any, ...]:
 def _shares(values: Sequence[tuple[FrozenTrial, float]], best: float) -> Floats | None:
     """Shares of the requests that met each part of the SLO, ``[trials, parts]``; ``None`` where a trial does not say, or none is
     good."""
-    parts = [t.user_attrs.get(PARTS) for t, _ in values]
+    parts: list[dict[str, float] | None] = [t.user_attrs.get(PARTS) for t, _ in values]
     whole = any(t.state == TrialState.COMPLETE for t, _ in values)
-    if best <= 0 or not whole or any(part is None or len(part) != len(parts[0] or ()) for part in parts):
+    if best <= 0 or not whole or any(part is None or set(part) != set(parts[0] or ()) for part in parts):
         return None
-    return np.array([part[1:] for part in parts if part is not None], np.float64)
+    names = sorted(set(parts[0] or ()) - {ATTAINED})
+    return np.array([[part[name] for name in names] for part in parts if part is not None], np.float64)
 
 
 def _farthest(codes: Floats, tried: Floats, rng: np.random.Generator) -> list[int]:
@@ -188,22 +193,42 @@ def _farthest(codes: Floats, tried: Floats, rng: np.random.Generator) -> list[in
     return found
 
 
-def first_moves(space: Space, current: Mapping[str, Any]) -> list[Point]:
+def first_moves(space: Space, current: Mapping[str, Any], trials: Sequence[FrozenTrial] = ()) -> list[Point]:
     """The token budget alone at the lower quartile of its levels, then the cap on a chunk too; as many sequences as the
-    current policy has, or as fit. What is no point of the space, or no change, is left out."""
+    current policy has, or as fit. Where ``trials`` show that with the first of them it is still decodes that miss their SLO most,
+    the budget goes lower, with the lowest cap, and then with that of the quartile. What is no point of the space, or no change,
+    is left out."""
+    alone = _lowered(space, current, {BUDGET: LOW})
+    if alone is not None and _decodes_wait(trials, alone):
+        then = [{BUDGET: LOWER, CHUNK: LOWEST}, {BUDGET: LOWER, CHUNK: LOW}]
+    else:
+        then = [{BUDGET: LOW, CHUNK: LOW}]
     moves: list[Point] = []
-    for names in ((BUDGET,), (BUDGET, CHUNK)):
-        if not all(name in space.names and name in current for name in names):
-            continue
-        levels = {name: space.knob(name).levels for name in names}
-        point = {**current, **{name: each[round(LOW * (len(each) - 1))] for name, each in levels.items()}}
-        if SEQS in point and BUDGET in point and point[SEQS] > point[BUDGET]:
-            fitting = [level for level in space.knob(SEQS).levels if level <= point[BUDGET]]
-            point[SEQS] = max(fitting, default=point[SEQS])
-        if point.get(CHUNK, 0) >= point.get(BUDGET, 0) and CHUNK not in names:
-            point[CHUNK] = 0
-        moved = space.active(point)
-        whole = all(level in space.knob(name).levels for name, level in moved.items())
-        if whole and moved != current and moved not in moves and space.broken(moved) is None:
+    for moved in (alone, *(_lowered(space, current, places) for places in then)):
+        if moved is not None and moved != current and moved not in moves:
             moves.append(moved)
     return moves
+
+
+def _lowered(space: Space, current: Mapping[str, Any], places: Mapping[str, float]) -> Point | None:
+    """The current point with the knobs of ``places`` so far up their levels; ``None`` where there is no such point."""
+    if not all(name in space.names and name in current for name in places):
+        return None
+    levels = {name: space.knob(name).levels for name in places}
+    point = {**current, **{name: each[round(places[name] * (len(each) - 1))] for name, each in levels.items()}}
+    if SEQS in point and point[SEQS] > point[BUDGET]:
+        fitting = [level for level in space.knob(SEQS).levels if level <= point[BUDGET]]
+        point[SEQS] = max(fitting, default=point[SEQS])
+    if point.get(CHUNK, 0) >= point[BUDGET] and CHUNK not in places:
+        point[CHUNK] = 0
+    moved = space.active(point)
+    whole = all(level in space.knob(name).levels for name, level in moved.items())
+    return moved if whole and space.broken(moved) is None else None
+
+
+def _decodes_wait(trials: Sequence[FrozenTrial], point: Point) -> bool:
+    """Whether a trial of the point shows that gaps between tokens miss their limits more often than first tokens theirs."""
+    for trial in trials:
+        if _mark(trial.params) == _mark(point) and (met := trial.user_attrs.get(PARTS)) is not None:
+            return min((met[part] for part in BETWEEN if part in met), default=1.0) < met.get(BEFORE, 1.0)
+    return False
