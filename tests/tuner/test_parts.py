@@ -119,14 +119,14 @@ def test_the_next_moves_go_where_the_first_one_points(part: str, gaps: float, fi
 
     current = {BUDGET: 8192, SEQS: 1024, CHUNK: 0}
     shares = {ATTAINED: 0.1, "not_finished": 1.0, part: gaps, **({"ttft": first} if limited else {})}
-    trials = [trial(0, current, {**shares, part: 0.0}), trial(1 + number, {BUDGET: 768, SEQS: 256, CHUNK: 0}, shares)]
+    trials = [trial(0, current, {**shares, part: 0.0}), trial(1 + number, {BUDGET: 512, SEQS: 256, CHUNK: 0}, shares)]
     found = []
     for at in range(3):
         point = PointSampler(MOVES, 3).propose(trials, np.random.default_rng(at))
         found.append((point[BUDGET], point[CHUNK]))
         trials.append(trial(20 + at, point, shares))
     further = part != "e2e" and gaps < (first if limited else 1.0)
-    assert (found[:2] == [(384, 64), (384, 128)]) if further else (found[0] == (768, 128)), found
+    assert (found[:2] == [(384, 64), (384, 128)]) if further else (found[0] == (512, 128)), found
 
 
 def test_a_first_move_that_nobody_has_told_of_points_nowhere() -> None:
