@@ -1,4 +1,5 @@
-"""What a search is sure to begin with, whatever it finds: replayed while the current policy is still being diagnosed."""
+"""What a search begins with, unless its first move says otherwise of the second: replayed while the current policy is still being
+diagnosed."""
 
 from __future__ import annotations
 
