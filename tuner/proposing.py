@@ -230,5 +230,5 @@ def _decodes_wait(trials: Sequence[FrozenTrial], point: Point) -> bool:
     """Whether a trial of the point shows that gaps between tokens miss their limits more often than first tokens theirs."""
     for trial in trials:
         if _mark(trial.params) == _mark(point) and (met := trial.user_attrs.get(PARTS)) is not None:
-            return min((met[part] for part in BETWEEN if part in met), default=1.0) < met.get(BEFORE, 1.0)
+            return bool(min((met[part] for part in BETWEEN if part in met), default=1.0) < met.get(BEFORE, 1.0))
     return False
