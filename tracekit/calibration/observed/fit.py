@@ -15,7 +15,7 @@ from tracekit.calibration.observed.first_guess import first_guess
 from tracekit.calibration.observed.limits import Crowd, Limit, crowd_of
 from tracekit.calibration.observed.observations import COUNTING, Observations
 from tracekit.calibration.observed.replays import Replayer
-from tracekit.calibration.observed.scan import Scan, needed, scan_near, scan_values
+from tracekit.calibration.observed.scan import ALONE, Scan, needed, scan_near, scan_plans, scan_values
 from tracekit.calibration.observed.search import Problem, Trial, descend, refine
 from tracekit.calibration.observed.settings import Known
 from tracekit.calibration.observed.shared_prefix import begin_alike
@@ -87,7 +87,8 @@ def _fit(
         )  # fmt: skip
     guess = _guess(source, seen)
     expected = expected_from(prior, guess, clock=clock)
-    crowd = crowd_of(source, seen, known.policy.scheduler.block_size)
+    engine = known.policy.scheduler
+    crowd = crowd_of(source, seen, engine.block_size, caching=engine.enable_prefix_caching)
     known, limits = _first_limits(known, crowd)
     start, starts, counting, spent = _started(loaded, known, seen, expected, guess, say)
     free = _free(seen, expected)
@@ -202,24 +203,58 @@ ROOM = 1.5
 
 def _scanned(scan: Scan, known: Known, crowd: Crowd | None, say: Say | None) -> None:
     """What was not given, by replay: how plans are made, seats, then the budget, which may be all that anybody waited for, then
-    memory."""
+    memory. What was decided before memory was known is looked at again with it."""
+    memory = crowd.memory if crowd is not None and "num_gpu_blocks" not in known.given else None
+    # with a budget that is not theirs everybody waits elsewhere: each is tried with memory that binds and with memory to spare
+    beside = ALONE if memory is None else {"num_gpu_blocks": memory}
     if "async_scheduling" not in known.given:
-        # no default to stand by: it changed from release to release
-        scan_values(scan, "async_scheduling", (True, False), rounds=6, margin=0.0)
+        scan_plans(scan)
     if "max_num_seqs" not in known.given and crowd is not None:
         note = f"{crowd.waits} waited, and got in when about {crowd.seats} were served"
         if crowd.seats is None or not scan_near(scan, "max_num_seqs", crowd.seats, note, say):
             _at_least(scan, "max_num_seqs", f"{crowd.peak} were served at once; nobody is seen to have waited for a seat")
     if "max_num_batched_tokens" not in known.given:
-        seats = scan.problem.replayer.policy.scheduler.max_num_seqs
-        scan_values(scan, "max_num_batched_tokens", [each for each in BUDGETS if each >= seats], rounds=3)
+        scan_values(scan, "max_num_batched_tokens", _budgets(scan), rounds=3, beside=beside)
     if "num_gpu_blocks" not in known.given and crowd is not None:
         note = f"{crowd.waits} waited while the number served varied"
-        bound = crowd.memory is not None and scan_near(scan, "num_gpu_blocks", crowd.memory, note, say)
-        if not bound or not needed(scan, "num_gpu_blocks", _roomy(known, crowd)):
+        if memory is None:
+            note = f"nobody waited for it; who lost their place when about {crowd.peak_blocks} were in use tells it"
+        full = _full(scan, crowd)
+        bound = full is not None and scan_near(scan, "num_gpu_blocks", full, note, say, peak=memory is None)
+        if not (bound and needed(scan, "num_gpu_blocks", _roomy(known, crowd))):
             _at_least(scan, "num_gpu_blocks", f"{crowd.peak_blocks} were in use; nobody is seen to have waited for memory")
+        elif len(scan.best.run.start) <= LONG:
+            _again(scan, known, note, say)
     if "scheduler_reserve_full_isl" not in known.given and crowd is not None and crowd.waits:
         scan_values(scan, "scheduler_reserve_full_isl", (True, False))
+
+
+def _full(scan: Scan, crowd: Crowd) -> int | None:
+    """Blocks at which memory may have been full. Where the queue does not tell, it may have been full at its peak: one preempted
+    request is slow beyond what else explains."""
+    if crowd.memory is not None or crowd.seats is not None or len(scan.best.run.start) > LONG:
+        return crowd.memory
+    return crowd.peak_blocks
+
+
+def _budgets(scan: Scan) -> list[int]:
+    seats = scan.problem.replayer.policy.scheduler.max_num_seqs
+    return [each for each in BUDGETS if each >= seats]
+
+
+def _again(scan: Scan, known: Known, note: str, say: Say | None) -> None:
+    """The budget, then how plans are made, with the memory that was found; where one of them moves, the memory after it."""
+    for knob in ("max_num_batched_tokens", "async_scheduling"):
+        engine = scan.problem.replayer.policy.scheduler
+        if knob in known.given:
+            continue
+        if knob == "async_scheduling":
+            scan_plans(scan)
+        else:
+            scan_values(scan, knob, _budgets(scan), rounds=6)
+        if getattr(scan.problem.replayer.policy.scheduler, knob) != getattr(engine, knob):
+            scan.limits = [limit for limit in scan.limits if limit.knob != "num_gpu_blocks"]
+            scan_near(scan, "num_gpu_blocks", engine.num_gpu_blocks, note, say)
 
 
 def _roomy(known: Known, crowd: Crowd) -> int:

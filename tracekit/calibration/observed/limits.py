@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.calibration.observed.observations import Observations
+from tracekit.calibration.observed.shared_prefix import Sharing
 
 if TYPE_CHECKING:
     from tracekit.traces.source import TraceSource
@@ -43,7 +44,7 @@ class Limit:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crowd:
     """Who was being served when somebody got in after a wait. ``running`` and ``blocks`` at those moments (the one who got in
-    counted), ``peak`` and ``peak_blocks`` over all moments, ``waits`` how many waited."""
+    counted, what several share counted once), ``peak`` and ``peak_blocks`` over all moments, ``waits`` how many waited."""
 
     running: npt.NDArray[np.int64]
     blocks: npt.NDArray[np.int64]
@@ -67,8 +68,9 @@ class Crowd:
         return int(np.quantile(self.blocks, 0.9))
 
 
-def crowd_of(source: TraceSource, seen: Observations, block_size: int) -> Crowd | None:
-    """``None`` where the time in the queue was not observed: nobody can say then when a request began to be served."""
+def crowd_of(source: TraceSource, seen: Observations, block_size: int, *, caching: bool) -> Crowd | None:
+    """``None`` where the time in the queue was not observed: nobody can say then when a request began to be served. ``caching``:
+    whether prompts that begin alike hold the same blocks."""
     known = seen.used & ~np.isnan(seen.queue) & ~np.isnan(seen.e2e) & ~np.isnan(seen.ttft)
     if not known.any():
         return None
@@ -81,11 +83,14 @@ def crowd_of(source: TraceSource, seen: Observations, block_size: int) -> Crowd 
     running = np.zeros(len(moments), np.int64)
     blocks = np.zeros(len(moments), np.int64)
     served = np.flatnonzero(known)
+    sharing = Sharing(source)
     for place, now in enumerate(moments.tolist()):
         there = served[(begin[served] <= now) & (end[served] > now)]
         made = np.clip((now - first[there]) / np.maximum(end[there] - first[there], 1.0), 0, 1) * source.output_tokens[there]
         running[place] = len(there)
         blocks[place] = int(np.ceil((source.prompt_tokens[there] + made) / block_size).sum())
+        if caching:
+            blocks[place] -= sharing.repeated(there) // block_size
     late = waited[places]
     return Crowd(running=running[late], blocks=blocks[late], peak=int(running.max()), peak_blocks=int(blocks.max()),
                  waits=int(late.sum()))  # fmt: skip

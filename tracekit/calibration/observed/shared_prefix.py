@@ -1,17 +1,21 @@
-"""A trace whose prompts are known to begin alike, although it has no block hashes."""
+"""Blocks that prompts share: who of those who are served holds the same ones, and a trace that is known to begin alike although
+it has no block hashes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
     from tracekit.traces.source import TraceSource
 
-__all__ = ["begin_alike"]
+__all__ = ["Sharing", "begin_alike"]
+
+Ints = npt.NDArray[np.int64]
 
 
 def begin_alike(source: TraceSource, tokens: int, block_size: int) -> None:
@@ -27,3 +31,28 @@ def begin_alike(source: TraceSource, tokens: int, block_size: int) -> None:
     source.run_first = np.ones(runs, np.int64)
     source.run_len = blocks[has].astype(np.int64)
     source.shared_blocks = blocks.astype(np.int64)
+
+
+class Sharing:
+    """Which blocks requests of ``source`` have in common, at the trace's own grain; none where it does not tell."""
+
+    def __init__(self, source: TraceSource) -> None:
+        self.grain, none = source.block_tokens or 0, np.zeros(0, np.int64)
+        self.owner, self.first, self.length = none, none, none
+        if source.run_offsets is None or source.run_pos is None or source.run_first is None or source.run_len is None:
+            return
+        owner = np.repeat(np.arange(source.total), np.diff(source.run_offsets))
+        length = np.minimum(source.run_len, source.shared_blocks[owner] - source.run_pos)
+        some = length > 0
+        self.owner, self.first, self.length = owner[some], source.run_first[some], length[some]
+
+    def repeated(self, there: Ints) -> int:
+        """Tokens that the requests ``there`` would hold more than once if none were shared."""
+        mine = np.flatnonzero(np.isin(self.owner, there))
+        if len(mine) < 2:
+            return 0
+        mine = mine[np.argsort(self.first[mine])]
+        begin, length = self.first[mine], self.length[mine]
+        reach = np.maximum.accumulate(begin + length)
+        fresh = np.maximum(begin + length - np.maximum(begin, np.concatenate((begin[:1], reach[:-1]))), 0)
+        return int(length.sum() - fresh.sum()) * self.grain
