@@ -34,6 +34,8 @@ MANY, HEAD = 5000, 2500
 """A trace with more requests is first fitted by its beginning."""
 LONG = 60_000
 """Iterations of a replay beyond which pairs of replays are too dear: the slopes on the schedule as it is have to do."""
+LONGER = 300_000
+"""Iterations beyond which a few dozen replays for one limit are."""
 BUDGETS = (512, 1024, 2048, 4096, 8192, 16384)
 Say = Callable[[str], None]
 
@@ -232,7 +234,7 @@ def _scanned(scan: Scan, known: Known, crowd: Crowd | None, say: Say | None) -> 
 def _full(scan: Scan, crowd: Crowd) -> int | None:
     """Blocks at which memory may have been full. Where the queue does not tell, it may have been full at its peak: one preempted
     request is slow beyond what else explains."""
-    if crowd.memory is not None or crowd.seats is not None or len(scan.best.run.start) > LONG:
+    if crowd.memory is not None or crowd.seats is not None or len(scan.best.run.start) > LONGER:
         return crowd.memory
     return crowd.peak_blocks
 

@@ -139,8 +139,8 @@ def scan_values(
     present = getattr(scan.problem.replayer.policy.scheduler, knob)
     losses, chosen = {present: scan.best.loss}, (scan.problem, scan.best)
     for value in values:
-        for others in ({}, beside) if beside else ({},):
-            found = None if value == present and not others else scan.under({knob: value, **others}, rounds)
+        for besides in (ALONE, beside) if beside else (ALONE,):
+            found = None if value == present and not besides else scan.under({knob: value, **besides}, rounds)
             if found is not None:
                 found = found if then is None else then(*found)
                 losses[value] = min(found[1].loss, losses.get(value, np.inf))
