@@ -119,7 +119,7 @@ def _verdict(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"  attainment {100 * gain['base_attainment']:.1f} % -> {100 * gain['level_attainment']:.1f} %;"\
               f" the interval is where {100 * document['predicted']:.0f} % of such sets of new windows would lie"  # fmt: skip
         yield f"  over the engine's defaults: {gain_text(document['gain_over_defaults'])}"
-    if document["objectives"] != ["goodput"]:
+    if document.get("objectives", ["goodput"]) != ["goodput"]:  # a report of an older version may not say
         told = [f"{each['name']} {_plain(each['current'])} -> {_plain(each['winner'])} {each['unit']}"
                 for each in document.get("reached", ())]  # fmt: skip
         yield from ([f"On the windows searched: {', '.join(told)}"] if told else [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import resource
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -215,7 +216,8 @@ def test_whole(capsys: pytest.CaptureFixture[str]) -> None:
             "replay_97k_peak_mib", "python_reference"} == set(figures)  # fmt: skip
     assert figures["replay_97k_wall_s"]["note"].startswith("150 requests, ")
     assert figures["replay_19k_wall_s"]["target"] is None
-    assert 20 < figures["replay_19k_peak_mib"]["value"] < 1000
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # counted into a child's peak at the fork
+    assert 20 < figures["replay_19k_peak_mib"]["value"] < 1000 + own
 
 
 def test_dashboard(capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,10 +54,11 @@ class FleetSink:
         return rows if replica is None else rows[rows["replica"] == replica]
 
     def bare(self, name: str, replica: int) -> bytes:
-        """A replica's rows as it wrote them."""
+        """A replica's rows as it wrote them: all of their columns but the replica."""
         rows = self.table(name, replica)
-        plain = np.empty(len(rows), TABLES[name])
-        for column in plain.dtype.names or ():
+        own = [column for column in rows.dtype.names or () if column != "replica"]
+        plain = np.empty(len(rows), [(column, rows.dtype[column]) for column in own])
+        for column in own:
             plain[column] = rows[column]
         return plain.tobytes()
 
