@@ -3,10 +3,8 @@ diagnosed."""
 
 from __future__ import annotations
 
-from replay_engine.config import ConfigError
 from tuner.lookup import Lookup, Want
 from tuner.proposing import first_moves
-from tuner.space import Point
 
 __all__ = ["first_wants"]
 
@@ -20,19 +18,11 @@ def first_wants(lookup: Lookup, workers: int) -> list[list[Want]]:
     if len(plan.objectives) > 1 or plan.objectives[0].rates:
         return shares
     defaults = plan.space.defaults(plan.policy, plan.profile)
-    if _derivable(lookup, defaults):
+    if lookup.derivable(defaults):
         shares[0] = lookup.missing(lookup.wants([defaults], "search"))
     others, windows = (shares[1:], -(-len(plan.trace.search) // 2)) if shares[0] else (shares[:], len(plan.trace.search))
-    moves = [move for move in first_moves(plan.space, plan.current) if _derivable(lookup, move)]
+    moves = [move for move in first_moves(plan.space, plan.current) if lookup.derivable(move)]
     wants = [want for at in range(windows) for want in lookup.wants(moves, "search") if want.window == at]
     for at, want in enumerate(lookup.missing(wants)):
         others[at % len(others)].append(want)
     return shares
-
-
-def _derivable(lookup: Lookup, point: Point) -> bool:
-    try:
-        lookup.plan.policy_at(point)
-    except ConfigError:
-        return False
-    return True

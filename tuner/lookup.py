@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+from replay_engine.config import ConfigError
 from replay_engine.policy import Policy
 from replay_engine.profile import Profile
 from tuner.cells import Cell, Replays, Result
@@ -82,6 +83,14 @@ class Lookup:
         if self._carry is not None and len(missing) + len(questions) > 1:
             return self._carry(missing, questions)
         return [answer_to(question, self.plan, self.replays) for question in questions]
+
+    def derivable(self, point: Point) -> bool:
+        """Whether the point is a configuration."""
+        try:
+            self.plan.policy_at(point)
+        except ConfigError:
+            return False
+        return True
 
     def missing(self, wants: Sequence[Want]) -> list[Want]:
         """Those of ``wants`` that nobody has replayed yet."""

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 
-from replay_engine.config import ConfigError
 from tracekit.experiments.intervals import paired_interval
 from tracekit.experiments.knobs import knob_text
 from tuner.cells import Result
@@ -98,7 +97,7 @@ def _simplified(lookup: Lookup, best: Candidate) -> list[Candidate]:
         if name not in plan.current or name not in point or point[name] == plan.current[name]:
             continue
         without = plan.space.completed({**point, name: plan.current[name]}, plan.current)
-        if plan.space.broken(without) is not None or not _derivable(lookup, without):
+        if plan.space.broken(without) is not None or not lookup.derivable(without):
             continue
         lookup.need(lookup.wants([without], "search"))
         value = lookup.value(lookup.results(without, "search"))
@@ -121,14 +120,6 @@ def _a_step_back(lookup: Lookup, looked: Sequence[Candidate]) -> list[Candidate]
             found.append(candidate)
     sign = 1 if lookup.plan.objectives[0].direction == "maximize" else -1
     return sorted(found, key=lambda c: -sign * c.value)
-
-
-def _derivable(lookup: Lookup, point: Point) -> bool:
-    try:
-        lookup.plan.policy_at(point)
-    except ConfigError:
-        return False
-    return True
 
 
 def _within_noise(lookup: Lookup, best: FrozenTrial, other: FrozenTrial) -> bool:
@@ -159,4 +150,4 @@ def neighbours_of(lookup: Lookup, candidate: Candidate) -> list[Neighbour]:
 
 def _moves(lookup: Lookup, candidate: Candidate) -> list[tuple[str, int, Point]]:
     """One step of each knob: knob, step, point."""
-    return [move for move in lookup.plan.space.neighbours(candidate.point) if _derivable(lookup, move[2])]
+    return [move for move in lookup.plan.space.neighbours(candidate.point) if lookup.derivable(move[2])]

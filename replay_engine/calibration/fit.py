@@ -7,7 +7,7 @@ tried and the rest is a non-negative least squares of relative errors (``nonnega
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +18,7 @@ from replay_engine.calibration.samples import Samples
 from replay_engine.config import ConfigError
 from replay_engine.profile import Latency
 
-__all__ = ["Held", "ShapeError", "fit_device", "fit_host", "fit_latency", "held_out", "predicted_device", "skew_shows"]
+__all__ = ["Held", "ShapeError", "fit_device", "fit_host", "fit_latency", "held_out", "hinged", "predicted_device", "skew_shows"]
 
 Column = npt.NDArray[np.float64]
 FEWEST = 6
@@ -90,13 +90,20 @@ def _fitted(samples: Samples, *, padded: bool, skewed: bool) -> Latency:
     def at(knee: float) -> tuple[float, Latency]:
         columns[1] = np.maximum(samples.tokens - knee, 0)
         found, loss = robust(np.stack(columns, axis=1), target, weight)
-        floor, b, c, d, e, *others = found.tolist()
-        if floor < b * knee:  # a would be negative: no cost model of ours
-            return float("inf"), Latency()
-        latency = Latency(floor_ns=floor, a_ns=floor - b * knee, b_ns=b, c_ns=c, d_ns=d, e_ns=e)
-        return loss, replace(latency, **dict(zip(more, others, strict=True)))
+        latency = hinged(found, knee, more)
+        return (float("inf"), Latency()) if latency is None else (loss, latency)
 
     return _best_knee(at, float(samples.tokens.max()))
+
+
+def hinged(found: Column, knee: float, more: Iterable[str]) -> Latency | None:
+    """The coefficients of a fit with the hinge at ``knee``: floor, b, c, d, e, then those named by ``more``. ``None``: ``a``
+    would be negative, no cost model of ours."""
+    floor, b, c, d, e, *others = found.tolist()
+    if floor < b * knee:
+        return None
+    latency = Latency(floor_ns=floor, a_ns=floor - b * knee, b_ns=b, c_ns=c, d_ns=d, e_ns=e)
+    return replace(latency, **dict(zip(more, others, strict=True)))
 
 
 def skew_shows(samples: Samples, found: Latency) -> bool:

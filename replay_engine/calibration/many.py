@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import numpy.typing as npt
 
-from replay_engine.calibration.fit import fit_device, predicted_device
+from replay_engine.calibration.fit import fit_device, hinged, predicted_device
 from replay_engine.calibration.nonnegative import huber_bound, reweighted
 from replay_engine.calibration.samples import Samples
 from replay_engine.profile import Latency
@@ -61,8 +59,5 @@ def _at(samples: Samples, columns: npt.NDArray[np.float64], knee: float, near: L
     start = np.array([near.floor_ns, near.b_ns, near.c_ns, near.d_ns, near.e_ns, *more.values()])
     found, loss = reweighted(columns, start, samples.weight, bound)
     columns[:, 1] = before
-    floor, b, c, d, e, *others = found.tolist()
-    if floor < b * knee:
-        return float("inf"), near
-    latency = Latency(floor_ns=floor, a_ns=floor - b * knee, b_ns=b, c_ns=c, d_ns=d, e_ns=e)
-    return loss, replace(latency, **dict(zip(more, others, strict=True)))
+    latency = hinged(found, knee, more)
+    return (float("inf"), near) if latency is None else (loss, latency)

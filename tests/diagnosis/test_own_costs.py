@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from replay_engine.profile import Latency
-from tracekit.columns import Columns
+from tracekit.columns import Columns, as_rows
 from tracekit.diagnosis import RunData, load_run_data
 from tracekit.diagnosis.diagnose import diagnose
 from tracekit.diagnosis.finding import Change, Finding, Where
@@ -30,10 +30,11 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> RunData:
     return load_run_data(Store(db), "last")
 
 
-def uncalibrated(data: RunData, **changes: object) -> RunData:
-    """The same run, of an engine that nobody has calibrated."""
+def uncalibrated(data: RunData, iterations: Columns | None = None) -> RunData:
+    """The same run, of an engine that nobody has calibrated; with other ``iterations``."""
+    tables = data.tables if iterations is None else {**data.tables, "iterations": as_rows(iterations)}
     profile = replace(data.profile, synthetic=True, latency=Latency())
-    return replace(data, setup=replace(data.setup, profile=profile), measured=True, **changes)  # type: ignore[arg-type]
+    return replace(data, setup=replace(data.setup, profile=profile), tables=tables, measured=True)
 
 
 def slower(data: RunData, times: float) -> RunData:
@@ -65,7 +66,7 @@ def test_a_profile_that_has_costs_is_kept(crowded: RunData) -> None:
 
 
 def test_too_few_iterations_tell_nothing(crowded: RunData) -> None:
-    few = uncalibrated(crowded, tables={**crowded.tables, "iterations": crowded.iterations[:20]})
+    few = uncalibrated(crowded, Columns.of(np.asarray(crowded.iterations[:20])))
     assert with_own_costs(few) is few
 
 
@@ -73,7 +74,7 @@ def test_iterations_of_a_machine_that_did_something_else_tell_nothing(crowded: R
     rows = np.asarray(crowded.iterations[np.arange(len(crowded.iterations))]).copy()
     spread = np.exp(np.random.default_rng(5).normal(0, 2, len(rows)))
     rows["device_ns"] = rows["device_ns"] * spread
-    noisy = uncalibrated(crowded, tables={**crowded.tables, "iterations": Columns.of(rows)})
+    noisy = uncalibrated(crowded, Columns.of(rows))
     assert with_own_costs(noisy) is noisy
 
 
@@ -102,3 +103,12 @@ def test_what_cures_is_still_confirmed(crowded: RunData) -> None:
     real = replace(slower(crowded, 1.3), measured=True)
     found = prove(real, diagnose(real), workers=1, behind=False)
     assert any(proof.outcome == "confirmed" for proof in found.findings[0].proofs)
+
+
+@pytest.mark.parametrize("runs", [0.5, 1.0])
+def test_a_budget_for_no_change_proves_nothing(crowded: RunData, runs: float) -> None:
+    """Half a run, or just the one that a change would be held against."""
+    real = replace(crowded, measured=True)
+    found = prove(real, diagnose(real), budget=int(runs * len(real.iterations)), workers=1, behind=False)
+    proofs = [proof for finding in found.findings for proof in finding.proofs]
+    assert proofs and {(proof.outcome, proof.iterations) for proof in proofs} == {("not replayed", 0)}

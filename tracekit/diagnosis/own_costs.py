@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from replay_engine.config import ConfigError
 from replay_engine.types import RequestState
 from tracekit.diagnosis.claim import percent, seconds
@@ -21,6 +23,8 @@ KIND = "fitted to the iterations of the run that is diagnosed"
 """The ``kind`` in the provenance of such a profile."""
 FEWEST = 50
 """Iterations below which nothing is fitted: seven coefficients, and a hold-out to judge them by."""
+MOST = 5000
+"""Iterations that are fitted: a verdict at the end of a replay does not wait for all of them."""
 WORST = 0.3
 """Median error of a fit beyond which it is none: the machine was busy with something else."""
 FAR = 0.25
@@ -32,18 +36,21 @@ def with_own_costs(data: RunData) -> RunData:
     where they cannot be told: fewer than ``FEWEST`` iterations, none with a measured device time, a fit worse than ``WORST``."""
     if data.profile.latency.known or len(data.iterations) < FEWEST:
         return data
-    from replay_engine.calibration.outcome import calibrate_samples, profile_of
+    from replay_engine.calibration.fit import fit_latency, predicted_device
+    from replay_engine.calibration.many import thinned
     from replay_engine.calibration.samples import samples_of_rows
 
     rows = data.iterations
     try:
-        found = calibrate_samples(samples_of_rows({name: rows[name] for name in rows.dtype.names or ()}))
-        was = data.profile
-        profile = profile_of(found, name=was.name, kind=KIND, model=was.model, hardware=was.hardware, peaks=False)
+        samples = samples_of_rows({name: rows[name] for name in rows.dtype.names or ()})
+        latency = fit_latency(thinned(samples, MOST))
     except ConfigError:
         return data
-    if found.error > WORST or not profile.latency.known:
+    error = float(np.median(np.abs(predicted_device(latency, samples) / samples.device_ns - 1)))
+    if error > WORST or not latency.known:
         return data
+    fit = {"median_error": round(error, 5), "iterations": len(samples)}
+    profile = replace(data.profile, latency=latency, synthetic=True, fit=fit, provenance={"kind": KIND})
     return replace(data, setup=replace(data.setup, profile=profile))
 
 

@@ -56,9 +56,10 @@ def _proved(
     """The proofs, and the iterations that are left."""
     gaps = any(finding.measure == "gap" for finding in diagnosis.findings) and data.has_iterations
     unchanged, bench = data, Bench(data, budget)
-    if data.measured and diagnosis.findings:  # a change is replayed by the simulator, and so is what it is held against
+    # a change to a measured run is replayed by the simulator, and so is what it is held against
+    if data.measured and diagnosis.findings and budget >= len(data.iterations):
         unchanged = RunData.replayed(data.setup)
-        bench.left -= len(unchanged.iterations)
+        bench.left = max(budget - len(unchanged.iterations), 0)
         diagnosis = with_model_error(data, unchanged, diagnosis)
     judge = Judge(data, base_trial(unchanged, gaps=gaps), Yardstick.of(data))
     done = 0

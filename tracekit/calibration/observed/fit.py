@@ -16,7 +16,7 @@ from tracekit.calibration.observed.limits import Crowd, Limit, crowd_of
 from tracekit.calibration.observed.observations import COUNTING, Observations
 from tracekit.calibration.observed.replays import Replayer
 from tracekit.calibration.observed.scan import ALONE, Scan, needed, scan_near, scan_plans, scan_values
-from tracekit.calibration.observed.search import Problem, Trial, descend, refine
+from tracekit.calibration.observed.search import LONG, Problem, Trial, descend, refine
 from tracekit.calibration.observed.settings import Known
 from tracekit.calibration.observed.shared_prefix import begin_alike
 from tracekit.calibration.observed.skew import Skew, with_skew
@@ -32,8 +32,6 @@ __all__ = ["ObservedFit", "fit_observed", "source_of"]
 FEWEST = 10
 MANY, HEAD = 5000, 2500
 """A trace with more requests is first fitted by its beginning."""
-LONG = 60_000
-"""Iterations of a replay beyond which pairs of replays are too dear: the slopes on the schedule as it is have to do."""
 LONGER = 300_000
 """Iterations beyond which a few dozen replays for one limit are."""
 BUDGETS = (512, 1024, 2048, 4096, 8192, 16384)

@@ -18,11 +18,13 @@ from tracekit.calibration.observed.observations import COUNTING, Observations
 from tracekit.calibration.observed.replays import Replayed, Replayer
 from tracekit.calibration.observed.terms import NAMES, OUTSIDE, Expected, Vector, delivered_of, latency_of
 
-__all__ = ["Problem", "Trial", "descend", "refine", "step"]
+__all__ = ["LONG", "Problem", "Trial", "descend", "refine", "step"]
 
 Matrix = npt.NDArray[np.float64]
 STRIDE = 0.5
 """No step is longer than this in any logarithm."""
+LONG = 60_000
+"""Iterations of a replay beyond which pairs of replays are too dear: the slopes on the schedule as it is have to do."""
 NEAR, FAR = 0.015, 0.08
 FIRST_SCALE = 0.04
 """Until a fit is near, its own misfit says nothing of the noise."""

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from tracekit.calibration.observed.observations import predictions
 from tracekit.calibration.observed.replays import Replayed
-from tracekit.calibration.observed.search import Problem, Trial, descend, refine
+from tracekit.calibration.observed.search import LONG, Problem, Trial, descend, refine
 from tracekit.calibration.observed.sensitivity import sensitivities
 from tracekit.calibration.observed.terms import NAMES, OUTSIDE, UNKNOWN_SPREAD, Vector, delivered_of
 
@@ -32,8 +32,6 @@ CLEAR_SHARE = 0.01
 
 NEARER = 0.05
 """By what share the loss has to fall for the term to be kept."""
-LONG = 60_000
-"""Iterations of a replay beyond which a fit does not go on: what is asked for is told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
