@@ -144,7 +144,8 @@ def _starts(fitted: Vector, centre: Vector) -> list[Vector]:
 def _solved(rows: Column, residual: Column, noise: float, spread: Column) -> float:
     """The last coefficient of a robust least-squares fit; the others are held to about where they are, as far as they were
     expected there."""
-    scale = np.maximum(np.abs(rows).max(axis=0), 1e-300)
+    largest = np.abs(rows).max(axis=0)
+    scale = np.where(largest > 0, largest, 1.0)  # what never happened in the trace asks for nothing
     scaled = rows / scale
     pull = np.concatenate(((noise / (spread * scale[:-1])) ** 2, [0.0]))
     weight = np.ones(len(residual))
