@@ -3,7 +3,8 @@
 The trace is replayed under the current policy with every event and diagnosed: as a whole, since overload only shows over time, or
 the stretch of it around the window that serves its requests worst. A knob cannot help where what explains the
 excess is outside the scheduler, as overload, the client's own limit or the link are: then the causes whose proposed change is
-outside must explain most of the excess, and no cause with a knob of its own may explain much of it.
+outside must explain most of the excess, and no cause with a knob of its own may explain much of it. Nor may many requests miss
+nothing but a limit on the time between tokens: how iterations are shared out is the scheduler's own, however much is offered.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from tracekit.diagnosis.run_data import RunData
 from tuner.cells import Cell, Replays, Result, setup_of
 from tuner.objective import attainment
 from tuner.plan import TunePlan
+from tuner.proposing import BETWEEN
 from tuner.windows import StudyWindow
 
-__all__ = ["NO_KNOB", "Verdict", "before_searching", "diagnosis_of", "findings_of", "stretch_of"]
+__all__ = ["NO_KNOB", "Verdict", "before_searching", "between_alone", "diagnosis_of", "findings_of", "stretch_of"]
 
 NO_KNOB = ("OVERLOAD", "CLIENT_LIMIT", "KV_TRANSFER")
 """Causes that no scheduler knob takes away, wherever they explain most."""
 ENOUGH = 4000
 """Requests that a diagnosis looks at, about."""
 MOST, LITTLE = 0.5, 0.2
-"""Shares of the excess: of what is outside at least, of what a knob could help at most."""
+"""Shares of the excess: of what is outside at least, of what a knob could help at most. The latter of the misses too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +51,7 @@ def before_searching(plan: TunePlan, base: Sequence[Result], replays: Replays) -
     said = findings_of(found)
     if plan.objective_names != ("goodput",):
         return Verdict(stop=None, findings=said)
-    return Verdict(stop=_no_knob(found), findings=said)
+    return Verdict(stop=_no_knob(found) if between_alone(base) <= LITTLE else None, findings=said)
 
 
 def stretch_of(plan: TunePlan, base: Sequence[Result]) -> StudyWindow:
@@ -82,6 +84,15 @@ def _no_knob(found: Diagnosis) -> str | None:
         return None
     first = max(outside, key=lambda finding: finding.share)
     return f"no scheduler knob helps: {first.id}: {first.what}"
+
+
+def between_alone(base: Sequence[Result]) -> float:
+    """Which share of the requests that miss their SLO miss nothing but limits on the time between tokens, at most."""
+    lost = sum(result["n"] - result["met"] for result in base)
+    others: dict[str, int] = {}
+    for part, missed in ((part, missed) for result in base for part, missed in result["missed"].items() if part not in BETWEEN):
+        others[part] = others.get(part, 0) + missed
+    return 1 - max(others.values(), default=0) / lost if lost else 0.0
 
 
 def _has_knob(finding: Finding) -> bool:

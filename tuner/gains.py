@@ -13,7 +13,8 @@ and t with N - 2 degrees of freedom (n - 1 without any searched)::
     log(after / before) + (b - 1) log(before of all / before)  +-  t sqrt(2 / n var(u - b v) + (1 / N + 1 / n) (b - 1)^2 var(v))
 
 Whether there is a gain at all is judged by the interval of the mean on the windows held out alone
-(``tracekit.experiments.intervals``).
+(``tracekit.experiments.intervals``), which is one of differences; where that cannot tell, and new windows would still all but
+surely show one (the prediction excludes none), there is one: what is predicted and what is concluded cannot contradict.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Gain:
     """From ``base`` to ``level`` (requests/s that met their SLO), relative: 0.1 is 10 %.
 
     ``low`` and ``high``: the prediction interval, ``None`` with fewer than two windows or where one of both met nothing.
-    ``estimate`` is ``None`` where the base met nothing. ``verdict``: of the mean.
+    ``estimate`` is ``None`` where the base met nothing. ``verdict``: of the mean, or of the prediction where the mean's interval
+    cannot tell.
     """
 
     n: int
@@ -64,7 +66,8 @@ class Gain:
 def gain_of(base: Sequence[Result], level: Sequence[Result],
             searched: tuple[Sequence[Result], Sequence[Result]] | None = None) -> Gain:  # fmt: skip
     """The gain between results of the same windows. ``searched``: results of both on windows that lie among these and were
-    searched; they make the interval narrower, and nothing else of the gain rests on them."""
+    searched; they make the interval narrower, and nothing else of the gain rests on them but the verdict, where it rests on the
+    interval."""
     n = len(base)
     before, after = _rates(base), _rates(level)
     requests = sum(result["n"] for result in base)
@@ -78,8 +81,14 @@ def gain_of(base: Sequence[Result], level: Sequence[Result],
         n=n, requests=requests, base=mean, level=float(after.mean()),
         base_attainment=sum(r["met"] for r in base) / max(requests, 1),
         level_attainment=sum(r["met"] for r in level) / max(requests, 1), estimate=estimate, low=low, high=high,
-        verdict=judge(paired_interval(before, after, "difference"), "high"),
+        verdict=_verdict(judge(paired_interval(before, after, "difference"), "high"), low, high),
     )  # fmt: skip
+
+
+def _verdict(of_mean: Verdict, low: float | None, high: float | None) -> Verdict:
+    if of_mean != "within noise" or low is None or high is None:
+        return of_mean
+    return "better" if low > 0 else "worse" if high < 0 else of_mean
 
 
 def _rates(results: Sequence[Result]) -> Floats:

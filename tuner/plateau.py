@@ -2,7 +2,9 @@
 
 The neighbours of the best few, one step of one knob away, are replayed on the windows of the search. A neighbour that loses more
 than a tenth is a cliff, and is named. Configurations within a hundredth of the best whose paired difference from it is within the
-noise cannot be told apart: of them those without a cliff come first, then the one that changes least.
+noise cannot be told apart: of them those without a cliff come first, then the one that changes least. Where each of them has a
+cliff beside it, and no step back leads away from it, the one that changes least is taken: a cliff that is less steep by a little
+is no reason to change more.
 """
 
 from __future__ import annotations
@@ -53,11 +55,13 @@ class Neighbour:
 
 @dataclass(slots=True, kw_only=True)
 class Candidate:
-    """A configuration with its value on the search windows and its neighbours. ``trial``: ``None`` for a neighbour of one."""
+    """A configuration with its value on the search windows and its neighbours. ``trial``: ``None`` for a neighbour of one.
+    ``why``: of the one that is taken, what it has before those that come to the same."""
 
     point: Point
     value: float
     trial: int | None
+    why: str = ""
     neighbours: list[Neighbour] = field(default_factory=list)
 
     @property
@@ -84,9 +88,19 @@ def choose(lookup: Lookup, trials: Sequence[FrozenTrial]) -> tuple[Candidate, li
     lookup.need(lookup.wants([point for each in looked for _, _, point in _moves(lookup, each)], "search"))
     for candidate in looked:
         candidate.neighbours = neighbours_of(lookup, candidate)
-    flat = [c for c in looked if not c.cliffs] or _a_step_back(lookup, looked)
-    taken = flat[0] if flat else max(looked, key=lambda c: min((n.ratio for n in c.neighbours), default=1.0))
+    taken = _preferred(lookup, looked)
     return taken, [taken, *(c for c in found if c is not taken)]
+
+
+def _preferred(lookup: Lookup, looked: Sequence[Candidate]) -> Candidate:
+    """Of candidates in the order of their distance; ``why`` is set."""
+    taken = next((c for c in looked if not c.cliffs), None)
+    if taken is None and (back := _a_step_back(lookup, looked)):
+        back[0].why = "is one step back from a cliff"
+        return back[0]
+    taken = taken or looked[0]
+    taken.why = "is nearest to the current policy" + ("" if taken is looked[0] else " of those without a cliff beside them")
+    return taken
 
 
 def _simplified(lookup: Lookup, best: Candidate) -> list[Candidate]:

@@ -24,7 +24,8 @@ from tuner.space import BUDGET, CHUNK, SEQS, Point, Space
 from tuner.surrogate import Floats, Product, encode, expected_improvement
 
 __all__ = [
-    "FULL", "PARTS", "FittingSampler", "PointSampler", "distributions_of", "estimated_value", "first_moves", "point_of_trial",
+    "BETWEEN", "FULL", "PARTS", "FittingSampler", "PointSampler", "distributions_of", "estimated_value", "first_moves",
+    "point_of_trial",
 ]  # fmt: skip
 
 MOST = 4096

@@ -36,7 +36,7 @@ def build_document(plan: TunePlan, study: TuneStudy | None, answer: Answer | Non
     document |= {
         "recommended": answer.recommended, "why": answer.why, "flags": answer.flags, "sets": answer.sets,
         "changes": [change.to_dict() for change in answer.changes],
-        "winner": {"point": winner.point, "value": winner.value, "trial": winner.trial},
+        "winner": {"point": winner.point, "value": winner.value, "trial": winner.trial, "why": winner.why},
         "neighbours": [each.to_dict() for each in winner.neighbours], "cliffs": [each.text() for each in winner.cliffs],
         "alike": [{"point": each.point, "value": each.value, "trial": each.trial} for each in answer.alike],
         "gain": None if answer.gain is None else answer.gain.to_dict(), "predicted": PREDICTED,
@@ -132,7 +132,7 @@ def _reasons(document: Mapping[str, Any]) -> Iterator[str]:
     yield f"Neighbours, one step of one knob: {'no cliff' if not cliffs else 'CLIFF at ' + '; '.join(cliffs)}"
     yield from (f"  {_level(each)}: {100 * (each['ratio'] - 1):+.1f} %" for each in document["neighbours"])
     if others:
-        yield f"Not to be told from {others} other configuration{'s' * (others > 1)}; this one is nearest to the current policy."
+        yield f"Not to be told from {others} other configuration{'s' * (others > 1)}; this one {document['winner']['why']}."
     for kind, title in (("plus", "The current policy with one change"), ("minus", "The winner without one change")):
         rows = document["ablation"][kind]
         if rows:

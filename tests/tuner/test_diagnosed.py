@@ -6,9 +6,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tracekit.cli.main import main
 from tuner import tune
+from tuner.diagnosed import between_alone
 
 CASES = Path(__file__).resolve().parents[1] / "data" / "cases"
 OUTSIDE = {"D14": "OVERLOAD", "D09": "CLIENT_LIMIT", "D11": "KV_TRANSFER"}
@@ -33,3 +36,35 @@ def test_what_a_knob_can_help_is_searched_and_the_finding_is_named(bursts: str, 
     document = tune(bursts, slo="stall=60ms", windows=2, holdout=2, trials=3, workers=1, db=tmp_path / "a.duckdb").document
     assert document["no_search"] is None
     assert document["findings"] and {"id", "what", "share", "confidence"} <= set(document["findings"][0])
+
+
+BUSY = ["--requests", "1600", "--arrival", "poisson:rate=36", "--input", "uniform:min=300,max=2200", "--output",
+        "uniform:min=60,max=160", "--seed", "3"]  # fmt: skip
+
+
+@pytest.mark.parametrize(("slo", "searched"), [("tpot=25ms", True), ("ttft=1s,tpot=25ms", True), ("ttft=1s", False)])
+def test_overload_stops_a_search_only_where_requests_miss_their_slo_by_it(slo: str, searched: bool, tmp_path: Path) -> None:
+    """More is offered than the engine can do, whatever the SLO asks for; a lower budget still has tokens come in time."""
+    trace = tmp_path / "busy.jsonl"
+    assert main(["synth", str(trace), *BUSY]) == 0
+    document = tune(str(trace), slo=slo, windows=3, holdout=1, length="8s", trials=4, workers=1,
+                    db=tmp_path / "a.duckdb").document  # fmt: skip
+    assert [finding["id"] for finding in document["findings"]] == ["OVERLOAD"]
+    assert (document["no_search"] is None) is searched
+    if slo == "tpot=25ms":
+        assert (document["gain"]["base_attainment"] < 0.2, document["gain"]["level_attainment"]) == (True, 1.0)
+
+
+parts = st.dictionaries(st.sampled_from(["ttft", "e2e", "tpot", "itl", "stall", "not_finished"]), st.integers(0, 50), max_size=6)
+
+
+@given(st.lists(parts, min_size=1, max_size=4), st.integers(0, 50))
+def test_what_only_time_between_tokens_explains_is_what_no_other_part_does(missed: list[dict[str, int]], more: int) -> None:
+    """Of every way in which requests may miss several parts at once the share is the highest."""
+    lost = [min(sum(each.values()), max(each.values(), default=0) + more) for each in missed]
+    share = between_alone([{"n": 400, "met": 400 - n, "missed": each} for n, each in zip(lost, missed, strict=True)])
+    assert 0 <= share <= 1
+    for part in ("ttft", "e2e", "not_finished"):
+        assert share * sum(lost) <= sum(lost) - sum(each.get(part, 0) for each in missed) + 1e-9
+    if all(set(each) <= {"tpot", "itl", "stall"} for each in missed):
+        assert share == (1 if sum(lost) else 0)

@@ -108,8 +108,42 @@ counts = st.integers(1, 150)
 pairs = st.tuples(counts, counts)
 
 
+@pytest.mark.parametrize("spread", [0.0, 0.3, 0.8])
+def test_where_there_is_no_gain_hardly_one_is_found(spread: float) -> None:
+    """Both policies serve the same share of whatever comes: 'better' and 'worse' are said by chance, a twentieth each at most."""
+    rng = np.random.default_rng(11)
+    for searched, held in ((0, 3), (0, 6), (3, 3), (4, 4), (8, 8)):
+        said = {"better": 0, "worse": 0}
+        for _ in range(800):
+            load = 60 * np.exp(rng.normal(0, spread, searched + held))
+            base, level = rng.poisson(load), rng.poisson(load)
+            seen = (results(base[:searched]), results(level[:searched])) if searched else None
+            verdict = gain_of(results(base[searched:]), results(level[searched:]), seen).verdict
+            said[verdict] = said.get(verdict, 0) + 1
+        assert max(said["better"], said["worse"]) <= 0.05 * 800 * 1.25, (searched, held, said)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(pairs, min_size=2, max_size=8), st.lists(pairs, min_size=0, max_size=8))
+def test_a_verdict_does_not_contradict_the_interval_beside_it(held: Pairs, seen: Pairs) -> None:
+    """Where new windows would show a gain, or a loss, there is one."""
+    sides = [[results([pair[at] for pair in side]) for at in (0, 1)] for side in (held, seen)]
+    gain = gain_of(sides[0][0], sides[0][1], (sides[1][0], sides[1][1]))
+    low, high = ends_of(gain)
+    if gain.verdict == "within noise":
+        assert low <= 0 <= high
+
+
+def test_a_gain_of_every_window_is_one_however_much_the_windows_differ() -> None:
+    """Twice as many in each of three windows, one of which is six times as busy as the others: the mean of the differences
+    cannot be told from none, the gain of new windows can."""
+    busy, calm = ([12, 70, 13], [25, 138, 26]), ([11, 40, 64], [22, 83, 126])
+    gain = gain_of(results(busy[0]), results(busy[1]), (results(calm[0]), results(calm[1])))
+    assert gain.verdict == "better" and ends_of(gain)[0] > 0.5
+
+
 def text_of(gain: Gain) -> dict[str, Any]:
-    return {name: value for name, value in gain.to_dict().items() if name not in ("low", "high")}
+    return {name: value for name, value in gain.to_dict().items() if name not in ("low", "high", "verdict")}
 
 
 @settings(max_examples=60, deadline=None)
