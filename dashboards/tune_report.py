@@ -84,8 +84,10 @@ def _importance(document: Mapping[str, Any]) -> Drawing | None:
         return None
     make = partial(_bars, list(shares), "importance", list(shares.values()), "knob", "share of what trials differ by")
     first = max(shares, key=lambda name: shares[name])
-    return Drawing("importance", f"What trials differ by: most by {first} ({shares[first]:.0f} %).", make, ("Knob", "Share"),
-                   [[name, f"{value:.1f} %"] for name, value in shares.items()])  # fmt: skip
+    n = (document.get("importance_of") or {}).get("n")
+    told = "" if n is None else f", n = {n} trials"
+    return Drawing("importance", f"What trials differ by: most by {first} ({shares[first]:.0f} %{told}).", make,
+                   ("Knob", "Share"), [[name, f"{value:.1f} %"] for name, value in shares.items()])  # fmt: skip
 
 
 def _neighbours(document: Mapping[str, Any]) -> Drawing | None:

@@ -6,7 +6,6 @@ without each, other rates, a profile that is off, other traces.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from replay_engine.policy import Policy, as_vllm_flags
 from tracekit.experiments.knobs import differing, flat_policy, knob_text
 from tuner.cells import Result
 from tuner.gains import Gain, gain_of
+from tuner.importance import Importance, importance_of
 from tuner.lookup import SIDES, Lookup, Want
 from tuner.plateau import Candidate, choose
 from tuner.questions import findings_at, losers_by
@@ -64,7 +64,7 @@ class Answer:
     gain: Gain | None
     against_defaults: Gain | None
     ablation: dict[str, list[dict[str, Any]]]
-    importance: dict[str, float]
+    importance: Importance
     robustness: list[dict[str, Any]]
     also: list[dict[str, Any]]
     losers: dict[str, Any] | None
@@ -86,8 +86,9 @@ def find_answer(study: TuneStudy, lookup: Lookup, say: Say) -> Answer | None:
     answer = Answer(
         recommended=False, why="the current policy is the best that was found, or cannot be told from it", winner=winner,
         alike=alike, policy=policy, changes=changes, flags=as_vllm_flags(policy, plan.policy), sets=_sets(lookup, winner.point),
-        gain=None, against_defaults=None, ablation={"plus": [], "minus": []}, importance=_importance(study),
-        robustness=[], also=[], losers=None, findings_after=[], front=_front(study),
+        gain=None, against_defaults=None, ablation={"plus": [], "minus": []},
+        importance=importance_of(plan.space, trials, plan.seed), robustness=[], also=[], losers=None, findings_after=[],
+        front=_front(study),
     )  # fmt: skip
     if not changed:
         return answer
@@ -114,7 +115,8 @@ def _needed(lookup: Lookup, point: Point, changed: Sequence[Change]) -> list[Wan
     if not plan.trace.held:
         return wants
     points = [plan.space.defaults(plan.policy, plan.profile), *(each for _, _, each in _alone(lookup, point, changed))]
-    wants += lookup.wants([None, point, *(each for each in points if _reason(lookup, each) is None)], "held")
+    for side in SIDES if plan.trace.turns else ("held",):
+        wants += lookup.wants([None, point, *(each for each in points if _reason(lookup, each) is None)], side)
     for _, where in _cases(lookup):
         wants += lookup.wants([None, point], "held", **where)
     return wants
@@ -174,10 +176,9 @@ def _ablation(lookup: Lookup, point: Point, changed: Sequence[Change]) -> dict[s
     found: dict[str, list[dict[str, Any]]] = {"plus": [], "minus": []}
     if not lookup.plan.trace.held:
         return found
-    base = lookup.results(None, "held")
     for kind, name, each in _alone(lookup, point, changed):
         reason = _reason(lookup, each)
-        gain = None if reason is not None else gain_of(base, lookup.results(each, "held")).to_dict()
+        gain = None if reason is not None else _gain_over(lookup, None, each).to_dict()
         found[kind].append({"knob": name, "level": each.get(name), "gain": gain, "reason": reason})
     return found
 
@@ -241,22 +242,6 @@ def _also(lookup: Lookup, point: Point) -> list[dict[str, Any]]:
         if base:
             found.append({"trace": trace.name, "gain": gain_of(base, level).to_dict()})
     return found
-
-
-def _importance(study: TuneStudy) -> dict[str, float]:
-    """Which knobs the trials say mattered (PED-ANOVA), as shares; empty with too few trials."""
-    import optuna
-
-    done = [t for t in study.trials() if t.state == TrialState.COMPLETE]
-    if len(done) < 4 or len(study.plan.objectives) > 1:
-        return {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            found = optuna.importance.get_param_importances(study.study)
-        except (ValueError, RuntimeError):
-            return {}
-    return {name: round(float(share), 4) for name, share in found.items()}
 
 
 def _front(study: TuneStudy) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution
-from optuna.samplers import BaseSampler, TPESampler
+from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
@@ -24,7 +24,7 @@ from tuner.space import BUDGET, CHUNK, SEQS, Point, Space
 from tuner.surrogate import Floats, Product, encode, expected_improvement
 
 __all__ = [
-    "BETWEEN", "FULL", "PARTS", "FittingSampler", "PointSampler", "distributions_of", "estimated_value", "first_moves",
+    "BETWEEN", "FULL", "PARTS", "PointSampler", "distributions_of", "estimated_value", "first_moves",
     "point_of_trial",
 ]  # fmt: skip
 
@@ -96,25 +96,38 @@ class PointSampler(BaseSampler):
         for point in moves:
             if _mark(point) not in left_out and not self._proved(trials, point):
                 return point
-        candidates, codes = self._candidates(trials, rng, left_out)
-        values = [(t, v) for t in trials if (v := estimated_value(t)) is not None and np.isfinite(v)]
-        if len(values) < 2 or len(tried) < (1 + len(moves) if moves else 2 + SPREAD_OUT):
-            order = _farthest(codes, encode(self._space, tried) if tried else codes[:0], rng) if candidates else []
+        values = self.heights(trials, rng)
+        candidates, codes = self._candidates(values, rng, left_out)
+        if len(values) < 2 or len(tried) < self.at_first(moves):
+            order = self.anywhere(codes, tried, rng) if candidates else []
         else:
-            order = self._by_gain(trials, values, codes, rng) if candidates else []
+            order = self.by_gain(trials, values, codes, rng) if candidates else []
         for at in order:
             if not self._proved(trials, candidates[at]):
                 return candidates[at]
         raise LookupError("every configuration of the space was tried")
 
+    def heights(self, trials: Sequence[FrozenTrial], rng: np.random.Generator) -> list[tuple[FrozenTrial, float]]:
+        """Trials of which it is known what they come to, and how good that is: more is better."""
+        values = [(t, v) for t in trials if (v := estimated_value(t)) is not None and np.isfinite(v)]
+        return [(trial, self._sign * value) for trial, value in values]
+
     def _proved(self, trials: Sequence[FrozenTrial], point: Point) -> bool:
         return self._known is not None and self._known(trials, point)
 
-    def _by_gain(self, trials: Sequence[FrozenTrial], values: Sequence[tuple[FrozenTrial, float]], codes: Floats,
+    def at_first(self, moves: Sequence[Point]) -> int:
+        """So many trials, the current policy's among them, are not chosen by what is expected of them."""
+        return 1 + len(moves) if moves else 2 + SPREAD_OUT
+
+    def anywhere(self, codes: Floats, tried: Sequence[Point], rng: np.random.Generator) -> list[int]:
+        """Candidates as long as hardly anything is known: those first that are far from all that was tried."""
+        return _farthest(codes, encode(self._space, tried) if tried else codes[:0], rng)
+
+    def by_gain(self, trials: Sequence[FrozenTrial], values: Sequence[tuple[FrozenTrial, float]], codes: Floats,
                  rng: np.random.Generator) -> list[int]:  # fmt: skip
         """Candidates by the improvement that is expected of them."""
         x = encode(self._space, [point_of_trial(t) for t, _ in values])
-        y = self._sign * np.array([value for _, value in values])
+        y = np.array([value for _, value in values])
         shares = _shares(values, float(y.max()))
         if shares is None:
             y = np.maximum(y, y.max() - HOPELESS * abs(y.max()))  # how bad the hopeless ones are does not matter
@@ -130,42 +143,21 @@ class PointSampler(BaseSampler):
         found: list[int] = np.argsort(-gain, kind="stable").tolist()
         return found
 
-    def _candidates(self, trials: Sequence[FrozenTrial], rng: np.random.Generator,
+    def _candidates(self, values: Sequence[tuple[FrozenTrial, float]], rng: np.random.Generator,
                     left_out: set[tuple[Any, ...]]) -> tuple[list[Point], Floats]:  # fmt: skip
         if self._all is not None and self._codes is not None:
             free = [at for at, mark in enumerate(self._marks) if mark not in left_out]
             return [self._all[at] for at in free], self._codes[free]
         space = self._space
         found: dict[tuple[Any, ...], Point] = {}
-        known = [(v, point_of_trial(t)) for t in trials if (v := estimated_value(t)) is not None]
-        for _, point in sorted(known, key=lambda pair: -self._sign * pair[0])[:6]:
-            found |= {_mark(moved): moved for _, _, moved in space.neighbours(point)}
+        for trial, _ in sorted(values, key=lambda pair: -pair[1])[:6]:
+            found |= {_mark(moved): moved for _, _, moved in space.neighbours(point_of_trial(trial))}
         for levels in zip(*(rng.integers(0, len(k.levels), MOST // 2) for k in space.knobs), strict=True):
             point = space.active({k.name: k.levels[int(at)] for k, at in zip(space.knobs, levels, strict=True)})
             if space.broken(point) is None:
                 found[_mark(point)] = point
         points = [point for mark, point in found.items() if mark not in left_out]
         return points, encode(space, points) if points else np.zeros((0, 1))
-
-
-class FittingSampler(TPESampler):
-    """Optuna's sampler for several objectives, kept to points that break no constraint: of a knob that would, any other level."""
-
-    def __init__(self, space: Space, seed: int) -> None:
-        super().__init__(seed=seed)
-        self._space = space
-        self._seed = seed
-
-    def sample_independent(self, study: Study, trial: FrozenTrial, param_name: str,
-                           param_distribution: BaseDistribution) -> Any:  # fmt: skip
-        """A level; those of the knobs before it are given."""
-        level = super().sample_independent(study, trial, param_name, param_distribution)
-        if self._space.broken({**trial.params, param_name: level}) is None:
-            return level
-        levels = self._space.knob(param_name).levels
-        fitting = [each for each in levels if self._space.broken({**trial.params, param_name: each}) is None]
-        rng = np.random.default_rng([self._seed, trial.number, len(trial.params)])
-        return fitting[int(rng.integers(len(fitting)))] if fitting else level
 
 
 def _mark(point: Mapping[str, Any]) -> tuple[Any, ...]:

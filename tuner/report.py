@@ -41,7 +41,8 @@ def build_document(plan: TunePlan, study: TuneStudy | None, answer: Answer | Non
         "alike": [{"point": each.point, "value": each.value, "trial": each.trial} for each in answer.alike],
         "gain": None if answer.gain is None else answer.gain.to_dict(), "predicted": PREDICTED,
         "gain_over_defaults": None if answer.against_defaults is None else answer.against_defaults.to_dict(),
-        "ablation": answer.ablation, "importance": answer.importance, "robustness": answer.robustness, "also": answer.also,
+        "ablation": answer.ablation, "importance": answer.importance.shares,
+        "importance_of": answer.importance.to_dict(), "robustness": answer.robustness, "also": answer.also,
         "findings_after": answer.findings_after, "losers": answer.losers, "pareto": answer.front,
         "verification": answer.verification,
     }  # fmt: skip
@@ -138,14 +139,22 @@ def _reasons(document: Mapping[str, Any]) -> Iterator[str]:
         if rows:
             yield f"{title}, on the windows held out:"
             yield from (f"  {row['knob']}: {gain_text(row['gain']) if row['reason'] is None else row['reason']}" for row in rows)
-    if document["importance"]:
-        yield "Knobs by importance: " + ", ".join(f"{name} {100 * share:.0f} %" for name, share in document["importance"].items())
+    yield _important(document)
     if document["findings"]:
         yield "What the current policy suffers from, and what is left of it: " + _fixed(document)
     yield from _elsewhere(document)
     yield from _losers(document["losers"])
     yield from _verified(document["verification"])
     yield from _front(document)
+
+
+def _important(document: Mapping[str, Any]) -> str:
+    of = document["importance_of"]
+    foretold = "" if of["r2"] is None else f"; each is predicted from the others with an R2 of {of['r2']:.2f}"
+    if of["why"] is not None:
+        return f"Knobs by importance: not told ({of['why']}{foretold})"
+    shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in document["importance"].items())
+    return f"Knobs by importance, over the whole space: {shares} (n = {of['n']} trials{foretold})"
 
 
 def _plain(value: float | None) -> str:

@@ -80,7 +80,7 @@ class Searcher:
                 self._window_by_window(asked, objectives[0])
                 return
             values = [evaluate(self.plan, objective, asked.policy, self.replays) for objective in objectives]
-            self.study.tell(asked, values, self._constraint(asked.policy), **_facts(self._windows(asked.policy)))
+            self.study.tell(asked, values, self._constraint(asked.policy), **self._known(asked.policy))
         except (TracekitError, ConfigError, ArithmeticError) as error:
             self.study.fail(asked, " ".join(str(error).split())[:200])
 
@@ -89,6 +89,12 @@ class Searcher:
         if self.plan.objective_names == ("goodput",) or "cost" not in self.plan.objective_names:
             return None
         return self.plan.target - attainment(self._windows(policy))
+
+    def _known(self, policy: Policy) -> dict[str, Any]:
+        """A proof of one rate says nothing of a trial's others."""
+        results, objectives = self._windows(policy), self.plan.objectives
+        rates = any(objective.rates for objective in objectives)
+        return _facts(results) if rates else {**_facts(results), **_proved(policy, results)}
 
     def _windows(self, policy: Policy) -> list[Result]:
         return [self.replays.result(self.plan.cell(policy, window)) for window in self.plan.trace.search]
@@ -136,11 +142,15 @@ def _facts(results: list[Result]) -> dict[str, Any]:
 
 def _learnt(objective: Objective, policy: Policy, results: list[Result]) -> dict[str, Any]:
     """What a trial's windows say of others too: which come to the same, and by which part of the SLO requests are missed."""
-    proof = proof_of(results, rest_of(policy))
-    known: dict[str, Any] = {} if proof is None else {PROOF: proof}
+    known = _proved(policy, results)
     if objective.name == "goodput":
         known[PARTS] = parts_met(results)
     return {**_facts(results), **known}
+
+
+def _proved(policy: Policy, results: list[Result]) -> dict[str, Any]:
+    proof = proof_of(results, rest_of(policy))
+    return {} if proof is None else {PROOF: proof}
 
 
 def evaluate(plan: TunePlan, objective: Objective, policy: Policy, replays: Replays) -> float:

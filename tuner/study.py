@@ -24,11 +24,12 @@ from optuna.trial import FrozenTrial, TrialState
 from replay_engine.config import ConfigError
 from replay_engine.policy import Policy
 from tuner.claims import Claims, FileClaims
+from tuner.fronts import FrontSampler
 from tuner.journal import Journal
 from tuner.plan import TunePlan
 from tuner.postgres import PostgresClaims, check_url, optuna_url
 from tuner.proofs import Proofs
-from tuner.proposing import FULL, FittingSampler, PointSampler
+from tuner.proposing import FULL, PointSampler
 from tuner.space import Point
 
 __all__ = ["Asked", "TuneStudy", "forget_study", "open_study", "study_name"]
@@ -226,9 +227,9 @@ def forget_study(plan: TunePlan, storage: str) -> None:
 
 
 def _sampler(plan: TunePlan) -> BaseSampler:
+    known = None if any(objective.rates for objective in plan.objectives) else Proofs(plan).known
     if len(plan.objectives) > 1:
-        return FittingSampler(plan.space, plan.seed)
-    known = None if plan.objectives[0].rates else Proofs(plan).known
+        return FrontSampler(plan.space, plan.seed, [objective.direction for objective in plan.objectives], known)
     return PointSampler(plan.space, plan.seed, 1.0 if plan.objectives[0].direction == "maximize" else -1.0, known)
 
 

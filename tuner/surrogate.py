@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from tuner.space import BUDGET, CHUNK, Space
 
-__all__ = ["Product", "Surrogate", "encode", "expected_improvement"]
+__all__ = ["SAME", "Floats", "Product", "Surrogate", "encode", "expected_improvement", "normal_cdf"]
 
 Floats = npt.NDArray[np.float64]
 BATCH, AFRESH, NEAR = 10, 2, 3
@@ -111,6 +111,11 @@ class Surrogate:
         matrix[np.diag_indices(len(x))] += _noise(parameters)
         factor, weights = np.linalg.cholesky(matrix), np.linalg.solve(matrix, (y - mean) / scale)
         return cls(x, parameters, mean, scale, np.asarray(factor, np.float64), np.asarray(weights, np.float64))
+
+    def left_out(self, y: Floats) -> Floats:
+        """What is expected of each of its points, which came to ``y``, by all the others."""
+        inverse = np.asarray(np.linalg.inv(self.factor), np.float64)
+        return np.asarray(y - self.scale * self.weights / (inverse**2).sum(axis=0), np.float64)
 
     def with_expected(self, y: Floats, points: Floats) -> Surrogate:
         """Told ``y`` again, and that ``points`` came to what is expected of them."""
@@ -211,10 +216,10 @@ def expected_improvement(mean: Floats, spread: Floats, best: float) -> Floats:
     """By how much a value of this mean and standard deviation is expected to lie above ``best``."""
     gap = (mean - best) / spread
     density = np.exp(-0.5 * gap**2) / math.sqrt(2 * math.pi)
-    return np.asarray(spread * (gap * _normal_cdf(gap) + density), np.float64)
+    return np.asarray(spread * (gap * normal_cdf(gap) + density), np.float64)
 
 
-def _normal_cdf(value: Floats) -> Floats:
+def normal_cdf(value: Floats) -> Floats:
     """Abramowitz and Stegun 26.2.17, absolute error below 7.5e-8."""
     size = np.abs(value)
     t = 1 / (1 + 0.2316419 * size)

@@ -264,7 +264,9 @@ def _plateau(study: Study, theme: Theme) -> Iterator[Any]:
     if shares:
         yield html.H2("Which knobs mattered")
         first = next(iter(shares))
-        said = f"{first} explains most of what differs between the trials: {100 * shares[first]:.0f} % of it (PED-ANOVA)."
+        told = (study.answer or {}).get("importance_of")
+        n = "" if told is None else f" (n = {count(told['n'])} trials)"
+        said = f"{first} explains most of how the value varies over the space: {100 * shares[first]:.0f} % of it{n}."
         rows = [[name, percent(share)] for name, share in shares.items()]
         yield figure_with_table("tn-shares", shares_figure(shares, theme), said, ("Knob", "Share"), rows)
 

@@ -26,7 +26,7 @@ from tuner import surrogate
 from tuner.cells import CellFile
 from tuner.journal import Journal
 from tuner.objective import ATTAINED, attainment, bisect_rate, fewest, goodput, parse_objectives, parts_met, value_of
-from tuner.proposing import FULL, PARTS, FittingSampler, PointSampler, distributions_of, estimated_value, first_moves
+from tuner.proposing import FULL, PARTS, PointSampler, distributions_of, estimated_value, first_moves
 from tuner.space import BUDGET, CHUNK, SEQS, Knob, Space
 from tuner.surrogate import Product, Surrogate, encode, expected_improvement
 from tuner.windows import StudyWindow, WindowSources, split_windows
@@ -148,20 +148,6 @@ def test_what_is_proved_to_come_to_the_same_is_not_proposed() -> None:
         trials[-1].number = number
     with pytest.raises(LookupError):
         sampler.propose(trials, np.random.default_rng(99))
-
-
-def test_a_search_for_several_objectives_keeps_to_what_is_a_configuration() -> None:
-    space = Space(knobs=(Knob(name=BUDGET, levels=(64, 256, 1024)), Knob(name=SEQS, levels=(16, 128, 512)),
-                         Knob(name=CHUNK, levels=(128, 512, 2048, 0))))  # fmt: skip
-    study = optuna.create_study(directions=["maximize", "minimize"], sampler=FittingSampler(space, 3))
-    seen = []
-    for _ in range(40):
-        trial = study.ask()
-        point = {knob.name: trial.suggest_categorical(knob.name, knob.levels) for knob in space.knobs}
-        assert space.broken(point) is None
-        seen.append(tuple(point.values()))
-        study.tell(trial, [point[BUDGET], point[SEQS]])
-    assert len(set(seen)) > 8
 
 
 def test_the_same_seed_and_trials_propose_the_same_point() -> None:
