@@ -21,6 +21,7 @@ from tuner.importance import Importance, importance_of
 from tuner.lookup import SIDES, Lookup, Want
 from tuner.plateau import Candidate, choose
 from tuner.questions import findings_at, losers_by
+from tuner.search import evaluate
 from tuner.space import Point
 from tuner.study import TuneStudy
 
@@ -70,6 +71,7 @@ class Answer:
     losers: dict[str, Any] | None
     findings_after: list[dict[str, Any]]
     front: list[dict[str, Any]]
+    reached: list[float | None]
     verification: dict[str, Any] | None = None
 
 
@@ -88,7 +90,7 @@ def find_answer(study: TuneStudy, lookup: Lookup, say: Say) -> Answer | None:
         alike=alike, policy=policy, changes=changes, flags=as_vllm_flags(policy, plan.policy), sets=_sets(lookup, winner.point),
         gain=None, against_defaults=None, ablation={"plus": [], "minus": []},
         importance=importance_of(plan.space, trials, plan.seed), robustness=[], also=[], losers=None, findings_after=[],
-        front=_front(study),
+        front=_front(study), reached=_reached(study, lookup, winner, policy),
     )  # fmt: skip
     if not changed:
         return answer
@@ -241,6 +243,21 @@ def _also(lookup: Lookup, point: Point) -> list[dict[str, Any]]:
             level += lookup.results(point, side, trace=at)
         if base:
             found.append({"trace": trace.name, "gain": gain_of(base, level).to_dict()})
+    return found
+
+
+def _reached(study: TuneStudy, lookup: Lookup, winner: Candidate, policy: Policy) -> list[float | None]:
+    """What the winner comes to by each objective on the windows searched, replayed where no trial says; ``None``: unknown."""
+    plan = study.plan
+    own = next((t.values for t in study.trials() if t.number == winner.trial and t.values), None)
+    if own is not None:
+        return list(own)
+    found: list[float | None] = []
+    for objective in plan.objectives:
+        try:
+            found.append(evaluate(plan, objective, policy, lookup.replays))
+        except ArithmeticError:
+            found.append(None)
     return found
 
 

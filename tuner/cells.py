@@ -75,13 +75,16 @@ class Cell:
 
 
 _LAST: list[tuple[Profile, str]] = []
-"""The profile asked for last, and its text: a study has one, and asks for it in every key."""
+"""The profile asked for last, and its text: a study has one, and asks for it in every key. One pair, replaced as one."""
 
 
 def _text_of(profile: Profile) -> str:
-    if not _LAST or _LAST[0][0] is not profile:
-        _LAST[:] = [(profile, profile.to_toml())]
-    return _LAST[0][1]
+    for known, text in _LAST:
+        if known is profile:
+            return text
+    text = profile.to_toml()
+    _LAST[:] = [(profile, text)]
+    return text
 
 
 class Cells(Protocol):

@@ -99,6 +99,8 @@ def _rates(results: Sequence[Result]) -> Floats:
 def _predicted(before: Floats, after: Floats, seen: tuple[Floats, Floats] | None) -> tuple[float, float]:
     """Ends of the interval. ``seen``: before and after on the windows searched."""
     sides = [(before, after), *([] if seen is None else [seen])]
+    if all((one == other).all() for one, other in sides):
+        return 0.0, 0.0  # what changes nothing anywhere has nothing to vary
     mean = float(np.concatenate([b for b, _ in sides]).mean())
     v = np.concatenate([(b - b.mean()) / mean for b, _ in sides])
     u = np.concatenate([(a - a.mean()) / (a.mean() or 1.0) for _, a in sides])

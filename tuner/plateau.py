@@ -122,9 +122,11 @@ def _simplified(lookup: Lookup, best: Candidate) -> list[Candidate]:
 
 
 def _a_step_back(lookup: Lookup, looked: Sequence[Candidate]) -> list[Candidate]:
-    """Where every candidate stands beside a cliff: neighbours of the first that lose little and have none, the best first."""
+    """Where every candidate stands beside a cliff: neighbours of the first that lose little and have none, the best first. Steps
+    of a knob that has the cliff: what another knob does leaves the cliff where it is."""
     first, found = looked[0], []
-    near = {(n.knob, n.step, n.level) for n in first.neighbours if n.ratio >= 1 - BACK}
+    steep = {cliff.knob for cliff in first.cliffs}
+    near = {(n.knob, n.step, n.level) for n in first.neighbours if n.ratio >= 1 - BACK and n.knob in steep}
     for knob, step, point in lookup.plan.space.neighbours(first.point):
         if (knob, step, point[knob]) not in near:
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tracekit.errors import shown
@@ -46,7 +46,7 @@ def build_document(plan: TunePlan, study: TuneStudy | None, answer: Answer | Non
         "findings_after": answer.findings_after, "losers": answer.losers, "pareto": answer.front,
         "verification": answer.verification,
     }  # fmt: skip
-    document["reached"] = [] if study is None else _reached(study, winner.trial, winner.value)
+    document["reached"] = [] if study is None else _reached(study, answer.reached)
     return document
 
 
@@ -59,15 +59,13 @@ def _none_allowed(plan: TunePlan, study: TuneStudy | None) -> str:
             f" {max(met):.1%} (--target, --rate-scale or a looser --slo)")  # fmt: skip
 
 
-def _reached(study: TuneStudy, winner: int | None, value: float) -> list[dict[str, Any]]:
-    """Each objective on the windows searched: of the current policy, trial 0, and of the winner; ``None`` where no trial says."""
-    values = {t.number: t.values for t in study.trials() if t.values}
-    base, best = values.get(0), values.get(-1 if winner is None else winner)
+def _reached(study: TuneStudy, values: Sequence[float | None]) -> list[dict[str, Any]]:
+    """Each objective on the windows searched: of the current policy, trial 0, and of the winner; ``None`` where none says."""
+    base = next((t.values for t in study.trials() if t.number == 0), None)
     return [
-        {"name": each.name, "unit": each.unit, "current": None if base is None else base[at],
-         "winner": value if at == 0 else None if best is None else best[at]}
-        for at, each in enumerate(study.plan.objectives)
-    ]  # fmt: skip
+        {"name": each.name, "unit": each.unit, "current": None if base is None else base[at], "winner": value}
+        for at, (each, value) in enumerate(zip(study.plan.objectives, values, strict=True))
+    ]
 
 
 def _window(window: Any) -> dict[str, Any]:

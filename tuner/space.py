@@ -204,10 +204,14 @@ def configuration_key(policy: Policy, but: Container[str] = ()) -> str:
 
 
 _LAST: list[tuple[Rules, Mapping[str, Mapping[str, Any]]]] = []
-"""The rules asked for last, and their tables: most policies of a study share them, and each is asked for its key a few times."""
+"""The rules asked for last, and their tables: most policies of a study share them, and each is asked for its key a few times. One
+pair, replaced as one: whoever finds the rules that it asks for has their tables, whatever other threads ask for meanwhile."""
 
 
 def _tables_of(rules: Rules) -> Mapping[str, Mapping[str, Any]]:
-    if not _LAST or _LAST[0][0] is not rules:
-        _LAST[:] = [(rules, rules_to(rules))]
-    return _LAST[0][1]
+    for known, tables in _LAST:
+        if known is rules:
+            return tables
+    tables = rules_to(rules)
+    _LAST[:] = [(rules, tables)]
+    return tables

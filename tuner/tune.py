@@ -23,6 +23,7 @@ from tuner.answer import Answer, find_answer
 from tuner.cells import Replays
 from tuner.crew import Crew
 from tuner.diagnosed import Verdict, before_searching
+from tuner.estimate import estimated
 from tuner.lookup import Carry, Lookup
 from tuner.plan import PLAN, TunePlan
 from tuner.planning import make_plan
@@ -253,18 +254,9 @@ class _Run:
         return TuneReport(document=document, text=text, replayed=0, lines=self.lines)
 
     def _estimated(self, plan: TunePlan, replays: Replays) -> TuneReport:
-        """How many replays and minutes: from one replay of the longest window, and what searches of this kind prune."""
-        longest = max(plan.trace.search, key=lambda window: window.requests)
-        began = time.perf_counter()
-        replays.result(plan.cell(plan.policy, longest))
-        each = time.perf_counter() - began if replays.replayed else 0.1
-        trials, search, held = self.given["trials"], len(plan.trace.search), len(plan.trace.held)
-        most = trials * search + 24 * search + (12 + 2 * len(plan.space.knobs)) * held
+        """How many replays and minutes."""
         workers = self.given["workers"] or len(os.sched_getaffinity(0))
-        document = {"schema": "tracekit.tune/1", "dry_run": True, "trials": trials, "replays": most, "workers": workers,
-                    "seconds_each": round(each, 3), "minutes": round(most * each / workers / 60, 2)}  # fmt: skip
-        text = (f"up to {most:,} replays: {trials} trials on {search} windows each, fewer where one is pruned, and the proof; at"
-                f" {each:.2f} s each with {workers} workers {document['minutes']:.1f} minutes at most")  # fmt: skip
+        document, text = estimated(plan, replays, self.store.folder / "tune" / plan.key(), self.given, workers)
         return TuneReport(document=document, text=text, replayed=replays.replayed, lines=self.lines)
 
     def _finished(self, folder: Path, plan: TunePlan, study: TuneStudy | None, answer: Answer | None, replays: Replays,

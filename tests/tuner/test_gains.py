@@ -199,6 +199,14 @@ def test_a_gain_with_windows_searched_by_value() -> None:
     assert ends_of(fewer)[0] > ends_of(gain)[0], "less before in all windows together: more to gain on new ones"
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.lists(counts, min_size=2, max_size=8), st.lists(counts, max_size=8))
+def test_what_changes_nothing_gains_nothing(held: list[int], seen: list[int]) -> None:
+    """However much the windows differ: a policy held against itself, or against one that comes to the same."""
+    gain = gain_of(results(held), results(held), (results(seen), results(seen)))
+    assert (gain.estimate, gain.low, gain.high, gain.verdict) == (0.0, 0.0, 0.0, "same")
+
+
 def test_where_there_is_no_interval() -> None:
     alone = gain_of([result(50)], [result(60)], ([result(50), result(40)], [result(60), result(70)]))
     assert alone.estimate == pytest.approx(0.2) and alone.low is None and alone.verdict == "cannot tell"

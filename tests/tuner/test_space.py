@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay_engine.policy import Policy, build_policy
+from replay_engine.policy import Policy, apply_set, build_policy
 from replay_engine.profile import load_profile
 from tracekit.errors import UsageError
 from tracekit.traces.load import read_trace
@@ -169,3 +171,18 @@ def test_levels_stay_in_order_whatever_is_added() -> None:
     added: Any = knob.with_level(100).with_level(64).with_level(512)
     assert added.levels == (64, 100, 256, 512, 0)
     assert Knob(name="order.by", levels=("engine",), ordered=False).with_level("fair").levels == ("engine", "fair")
+
+
+def test_keys_are_those_of_the_policy_that_is_asked_for_whoever_asks_beside_it() -> None:
+    """Threads ask for the keys of policies with different rules at the same time."""
+    policies = [apply_set(CURRENT, [f"order.by={by}"], PROFILE) for by in ("engine", "shortest_first")]
+    expected = [configuration_key(policy) for policy in policies]
+    assert expected[0] != expected[1]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            found = list(threads.map(lambda at: configuration_key(policies[at % 2]), range(400)))
+    finally:
+        sys.setswitchinterval(before)
+    assert found == [expected[at % 2] for at in range(400)]

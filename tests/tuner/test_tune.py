@@ -303,8 +303,24 @@ out = {{ report = "answer.txt", json = "answer.json" }}
 def test_a_dry_run_says_what_it_would_take(bursts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", bursts, *OPTIONS, "--workers", "1", "--dry-run", "--db", str(tmp_path / "a.duckdb")]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("up to ") and "8 trials on 3 windows each" in said and "minutes at most" in said
+    assert said.startswith("up to ") and ": 24 for 8 trials, fewer where" in said and " minutes if all are needed" in said
     assert not (folder_of(tmp_path / "a.duckdb") / "study.journal").exists()
+
+
+@pytest.mark.parametrize("more", [
+    {}, {"split": "past"}, {"objective": "capacity"}, {"objective": "goodput,replicas"}, {"space": "policy"}, {"also": True},
+], ids=str)  # fmt: skip
+def test_a_study_takes_no_more_replays_than_a_dry_run_says(more: dict[str, Any], bursts: str, light: str, tmp_path: Path) -> None:
+    """Whatever is searched; and what is there is said, and not counted again."""
+    given = {**SMALL, "trials": 3, "windows": 2, "holdout": 2, **more, **({"also": [light]} if more.get("also") else {})}
+    said = tune(bursts, db=tmp_path / "a.duckdb", dry_run=True, **given).document
+    found = tune(bursts, db=tmp_path / "a.duckdb", **given)
+    assert found.replayed <= len(cells_of(tmp_path / "a.duckdb")) <= said["replays"] and said["trials_there"] == 0
+    assert all(row["winner"] is not None for row in found.document["reached"])
+    again = tune(bursts, db=tmp_path / "a.duckdb", dry_run=True, **given)
+    assert (again.document["trials_there"], again.replayed) == (3, 0)
+    assert again.document["replays"] == again.document["answer_replays"] < said["replays"]
+    assert again.document["seconds_each"] > 0 and "3 of 3 trials are there from before" in again.text
 
 
 @pytest.mark.parametrize(
