@@ -19,6 +19,7 @@ from tracekit.calibration.observed.scan import ALONE, Scan, needed, scan_near, s
 from tracekit.calibration.observed.search import LONG, Problem, Trial, descend, refine
 from tracekit.calibration.observed.settings import Known
 from tracekit.calibration.observed.shared_prefix import begin_alike
+from tracekit.calibration.observed.shared_scan import scan_shared
 from tracekit.calibration.observed.skew import Skew, with_skew
 from tracekit.calibration.observed.telling import Told, telling
 from tracekit.calibration.observed.terms import CLIENTS, LEAST, NAMES, Expected, Vector, expected_from
@@ -48,6 +49,8 @@ class ObservedFit:
     limits: list[Limit]
     starts: list[tuple[str, float]]
     replays: int
+    shared_prefix: int = 0
+    """Tokens that all prompts of the trace begin with, as was said or found."""
     skew: Skew | None = None
     """What the latencies say of the longest contexts' cost beyond what the fit has of it; ``None``: too few requests."""
     notes: list[str] = field(default_factory=list)
@@ -97,13 +100,14 @@ def _fit(
     best = descend(problem, start, rounds=4 if _short(seen) else 20, near=0 if _short(seen) else 8, told=say)
     scan = Scan(problem=problem, best=best, profile=known.profile, limits=limits)
     _scanned(scan, known, crowd, say)
+    shared = scan_shared(scan, known, say)
     problem, best = scan.problem, scan.best
     if len(best.run.start) <= LONG:
         best = problem.rescaled(refine(problem, best, rounds=2, told=say))
     problem, best, skew = with_skew(problem, best, say)
     return ObservedFit(
         problem=problem, best=best, told=telling(problem, best), limits=scan.limits, starts=starts, skew=skew,
-        replays=problem.replayer.count,
+        replays=problem.replayer.count, shared_prefix=shared,
     )  # fmt: skip
 
 

@@ -80,6 +80,12 @@ class Replayer:
         other.count = self.count
         return other
 
+    def over(self, source: TraceSource) -> Replayer:
+        """Another source, the same requests at the same times, under the same settings, counting on."""
+        other = Replayer(source, self.policy)
+        other.count = self.count
+        return other
+
     def run(self, latency: Latency) -> Replayed:
         """``ConfigError``: the settings do not let this trace through."""
         from tracekit.door_facts import door_facts

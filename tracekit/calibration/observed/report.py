@@ -12,7 +12,7 @@ from replay_engine.profile import Profile
 from replay_engine.rule_tables import rules_to
 from tracekit.calibration.observed.errors import Errors, errors_of
 from tracekit.calibration.observed.fit import ObservedFit
-from tracekit.calibration.observed.settings import Known
+from tracekit.calibration.observed.settings import SHARED_PREFIX, Known
 from tracekit.calibration.observed.telling import Told
 from tracekit.calibration.observed.terms import NAMES, UNITS, delivered_of, latency_of
 from tracekit.calibration.sources import ReportTable, SourceReport
@@ -68,7 +68,7 @@ def _fit_table(found: ObservedFit, known: Known) -> dict[str, Any]:
         table[f"{each.metric}_mean_error"] = round(each.mean, 5)
         table[f"{each.metric}_median_abs_error"] = round(each.each_p50, 5)
     table["left_out"] = _left_out(found, known)
-    table |= {"shared_prefix": known.shared_prefix} if known.shared_prefix else {}
+    table |= {"shared_prefix": found.shared_prefix} if found.shared_prefix else {}
     table["settings"], table["known"] = _held_under(found, known)
     return table
 
@@ -82,8 +82,8 @@ def _left_out(found: ObservedFit, known: Known) -> list[str]:
     if not found.problem.free[NAMES.index("egress")]:
         clock = found.problem.seen.clock or "server"
         told.append(f"egress is 0: latencies of a {clock} clock end where the last token is made")
-    if known.shared_prefix:
-        told.append(f"all prompts of the trace were taken to begin with the same {known.shared_prefix:,} tokens: a replay of a"
+    if found.shared_prefix:
+        told.append(f"all prompts of the trace were taken to begin with the same {found.shared_prefix:,} tokens: a replay of a"
                     " trace without block hashes does not know that")  # fmt: skip
     return told
 
@@ -95,7 +95,7 @@ def _held_under(found: ObservedFit, known: Known) -> tuple[dict[str, Any], dict[
     settings: dict[str, Any] = {}
     how: dict[str, str] = {}
     for limit in found.limits:
-        if limit.known != "at least":
+        if limit.known != "at least" and limit.knob != SHARED_PREFIX:  # that is a fact of the trace, no knob
             settings[limit.knob], how[limit.knob] = limit.value, limit.known
     for knob in sorted(known.given):
         value = getattr(policy.scheduler, knob, policy.settings[knob])

@@ -15,7 +15,7 @@ from replay_engine.releases import ASSUMED, nearest_release
 from tracekit.errors import UsageError, shown
 from tracekit.policy_source import policy_from
 
-__all__ = ["Known", "known_settings", "said_of"]
+__all__ = ["SHARED_PREFIX", "Known", "known_settings", "said_of"]
 
 SHARED_PREFIX = "trace.shared_prefix"
 
@@ -29,7 +29,8 @@ class Known:
     given: frozenset[str]
     notes: tuple[str, ...]
     profile: Profile
-    shared_prefix: int = 0
+    shared_prefix: int | None = None
+    """Tokens that all prompts begin with; ``None``: nobody says."""
     release_assumed: bool = False
     """Whether another release stands for the one that was named, or nobody named one."""
 
@@ -44,7 +45,7 @@ def known_settings(policy: str | None, sets: Sequence[str], prior: Profile | Non
         assumed = True
         notes.append(f"engine_version = {built.scheduler.engine_version} is assumed: nobody said which release it was")
     given, notes = frozenset(built.settings), [*built.notes, *notes]
-    return Known(policy=built, given=given, notes=tuple(notes), profile=profile, shared_prefix=shared or 0,
+    return Known(policy=built, given=given, notes=tuple(notes), profile=profile, shared_prefix=shared,
                  release_assumed=assumed)  # fmt: skip
 
 
