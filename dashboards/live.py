@@ -38,7 +38,7 @@ def live_row() -> Any:
     """The strip before anything is known."""
     parts = [
         html.Div(id="live", className="live", role="group", **aria("The run under way")),
-        html.Button("Pause", id="pause", type="button", style={"display": "none"}),
+        html.Button("Pause this page", id="pause", type="button", style={"display": "none"}),
         html.Span(id="live-acted", role="status", className="shared"),
     ]
     return html.Div(parts, className="live-row")

@@ -19,6 +19,7 @@ __all__ = [
     "figure_value",
     "no_answer",
     "none_allowed",
+    "of_fewer",
     "standing",
 ]
 
@@ -74,6 +75,17 @@ def no_answer(study: Study) -> str:
                 " finds the best of these trials and proves it."
             )
     return "No answer: the same tracekit tune command goes on where the search stopped, and answers at the end."
+
+
+def of_fewer(study: Study) -> str | None:
+    """Of an answer that is there while its study goes on, or that was not asked for again: how many trials it is of."""
+    told = (study.answer or {}).get("trials") or {}
+    n = sum(told.get(state, 0) for state in ("complete", "pruned", "failed"))
+    wanted = study.wanted if study.state in ("running", "queued") else 0
+    if not n or n >= max(len(study.trials), wanted):
+        return None
+    follows = "a new one follows when the search has ended" if study.state in ("running", "queued") else "there are more now"
+    return f"The answer of the first {count(n)} trials; {follows}."
 
 
 def none_allowed(study: Study) -> str:

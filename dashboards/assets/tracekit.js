@@ -232,7 +232,7 @@
     // While paused, what is under way is not asked for again; what is shown stays.
     pause: function (clicks) {
       const paused = Boolean((clicks || 0) % 2);
-      return [paused, paused ? "Go on" : "Pause", String(paused)];
+      return [paused, paused ? "Show news again" : "Pause this page", String(paused)];
     },
     same: function (value) {
       return value;

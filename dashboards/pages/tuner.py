@@ -85,7 +85,7 @@ def _actions() -> list[Any]:
     return [
         html.Button("Stop the search", id="tn-stop", type="button", style=HIDDEN),
         html.Button("Go on with the search", id="tn-resume", type="button", style=HIDDEN),
-        html.Button("Pause", id="tn-pause", type="button", title="Ask for no news while I read", style=HIDDEN),
+        html.Button("Pause this page", id="tn-pause", type="button", title="Ask for no news while I read", style=HIDDEN),
         html.Span(id="tn-acted", role="status", className="quiet"),
     ]
 

@@ -12,7 +12,7 @@ from dashboards.interval_figure import Whisker, interval_figure
 from dashboards.markup import copy_button, data_table, figure_with_table
 from dashboards.palette import Theme
 from dashboards.study_rows import Effect, effects_of, gains_of
-from dashboards.study_words import describe_gains, no_answer, none_allowed
+from dashboards.study_words import describe_gains, no_answer, none_allowed, of_fewer
 from dashboards.words import MISSING, count, percent
 from tracekit.studies import Study
 
@@ -26,6 +26,8 @@ def answer_of(study: Study) -> Iterator[Any]:
         yield html.P(no_answer(study), className="hint")
         return
     yield html.H2("What to set")
+    if (older := of_fewer(study)) is not None:
+        yield html.P(older, className="hint")
     head = "CHANGE" if answer["recommended"] else "NO CHANGE RECOMMENDED"
     yield html.P([html.Strong(head), f": {answer['why']}."], className="advice")
     if "winner" not in answer and not answer.get("no_search"):

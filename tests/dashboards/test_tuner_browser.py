@@ -149,8 +149,8 @@ def test_a_search_under_way_is_looked_at_in_peace_and_then_gone_on_with(
         page = shown.page
         page.wait_for_function(READY)
         first = shown.until("tn-said", "30")
-        page.get_by_role("button", name="Pause", exact=True).last.click()
-        page.wait_for_function("() => document.getElementById('tn-pause').textContent === 'Go on'")
+        page.get_by_role("button", name="Pause this page", exact=True).last.click()
+        page.wait_for_function("() => document.getElementById('tn-pause').textContent === 'Show news again'")
         page.evaluate("() => window.scrollTo(0, 400)")
         with (folder / "trials.jsonl").open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows[30:])

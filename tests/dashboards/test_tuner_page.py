@@ -274,6 +274,24 @@ def test_a_search_can_be_named_by_its_job_before_its_study_is_there(store: Store
     assert "no such study" in tuner.render(book, "?study=20200101-000000-abcdef", "light")[3]
 
 
+def test_an_answer_of_fewer_trials_is_said_to_be_one(store: Store) -> None:
+    """While its study goes on, and when more trials are there than it is of."""
+    job = Job.create(store.folder, "tune", {"argv": ["/bin/true"]})
+    job.begin()
+    told = {"complete": 8, "pruned": 3, "failed": 1}
+    made_study(store, many_rows(40)[:12], job=job.id, trials=40, answer={**ANSWER, "trials": told})
+
+    def said() -> str:
+        return shown(list(answer_of(load_study(store, "last"))))
+
+    assert "The answer of the first 12 trials; a new one follows when the search has ended." in said()
+    job.finish({"exit_code": 0})
+    assert "The answer of the first" not in said()
+    folder = store.folder / "tune" / "0123456789abcdef"
+    (folder / "answer.json").write_text(json.dumps({**ANSWER, "trials": {"complete": 5, "pruned": 0, "failed": 0}}))
+    assert "The answer of the first 5 trials; there are more now." in said()
+
+
 def test_without_an_answer_the_page_says_why_and_what_leads_to_one(store: Store) -> None:
     job = Job.create(store.folder, "tune", {"argv": ["/bin/true"]})
     job.begin()
