@@ -35,7 +35,7 @@ from tracekit.resumed import committed_before, note_spool
 from tracekit.simulate import simulate
 from tracekit.slices import check_slice, lead_in_ns, slice_lines, slice_of
 from tracekit.store import Store
-from tracekit.traces.load import load_trace, report_of
+from tracekit.traces.load import LoadReport, load_trace, report_of
 from tracekit.traces.source import TraceSource
 from tracekit.traces.tolerance import tolerance
 
@@ -274,8 +274,7 @@ def _trace(store: Store, given: dict[str, Any], tell: Say) -> tuple[int, str, in
     elif given["arrival"] or given["cached"]:
         raise UsageError(f"--arrival, --cached: {shown(inputs[0])} is loaded already; expected them with files")
     else:
-        with store.read() as con:
-            report = report_of(con, found)
+        report = found
     assert report.trace is not None
     dropped = sum(report.rows_dropped.values())
     kept = f"trace: {shown(report.name)}, {report.rows_kept:,} requests ({report.format})"
@@ -286,14 +285,14 @@ def _trace(store: Store, given: dict[str, Any], tell: Say) -> tuple[int, str, in
     return report.trace, report.name, report.t0_ns, report.span_ns
 
 
-def _named_trace(store: Store, inputs: list[str]) -> int | None:
-    """A loaded trace of this name, unless a file is called so too."""
+def _named_trace(store: Store, inputs: list[str]) -> LoadReport | None:
+    """A loaded trace of this name, unless a file is called so too. One connection for it: opening one takes longest."""
     if len(inputs) != 1 or os.path.exists(inputs[0]) or not store.exists():
         return None
     with store.read() as con:
         there = con.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'traces'").fetchall()
         rows = con.execute("SELECT trace FROM traces WHERE name = ?", [inputs[0]]).fetchall() if there else []
-    return int(rows[0][0]) if rows else None
+        return report_of(con, int(rows[0][0])) if rows else None
 
 
 make_callable(__name__)

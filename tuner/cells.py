@@ -11,10 +11,10 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -69,22 +69,26 @@ class Cell:
         return None if rest is None else self._digest(rest)
 
     def _digest(self, policy: str) -> str:
-        matters = [engine_digest(), policy, _text_of(self.profile), self.window.key(), self.rate,
-                   None if self.slo is None else self.slo.to_dict(), self.seed, self.accept_degraded]  # fmt: skip
-        return hashlib.sha256(json.dumps(matters, sort_keys=True, default=str).encode()).hexdigest()[:20]
+        own = json.dumps([engine_digest(), policy, self.rate, self.seed, self.accept_degraded])
+        slo = None if self.slo is None else _text_of(self.slo, SloTable.to_dict)
+        matters = [own, _text_of(self.profile, Profile.to_toml), _text_of(self.window, StudyWindow.key), slo]
+        return hashlib.sha256(json.dumps(matters).encode()).hexdigest()[:20]
 
 
-_LAST: list[tuple[Profile, str]] = []
-"""The profile asked for last, and its text: a study has one, and asks for it in every key. One pair, replaced as one."""
+MOST_TEXTS = 256
+_TEXTS: dict[int, tuple[Any, str]] = {}
+"""By its address something that does not change and that many keys share, as a study's windows, and its text. It is kept, so that nothing
+else can come to lie there."""
+Part = TypeVar("Part")
 
 
-def _text_of(profile: Profile) -> str:
-    for known, text in _LAST:
-        if known is profile:
-            return text
-    text = profile.to_toml()
-    _LAST[:] = [(profile, text)]
-    return text
+def _text_of(part: Part, write: Callable[[Part], Any]) -> str:
+    known = _TEXTS.get(id(part))
+    if known is None:
+        if len(_TEXTS) >= MOST_TEXTS:
+            _TEXTS.clear()
+        known = _TEXTS[id(part)] = part, json.dumps(write(part), sort_keys=True, default=str)
+    return known[1]
 
 
 class Cells(Protocol):

@@ -26,7 +26,7 @@ __all__ = ["NO_KNOB", "Verdict", "before_searching", "between_alone", "diagnosis
 
 NO_KNOB = ("OVERLOAD", "CLIENT_LIMIT", "KV_TRANSFER")
 """Causes that no scheduler knob takes away, wherever they explain most."""
-ENOUGH = 4000
+ENOUGH = 2000
 """Requests that a diagnosis looks at, about."""
 MOST, LITTLE = 0.5, 0.2
 """Shares of the excess: of what is outside at least, of what a knob could help at most. The latter of the misses too."""
@@ -55,7 +55,7 @@ def before_searching(plan: TunePlan, base: Sequence[Result], replays: Replays) -
 
 
 def stretch_of(plan: TunePlan, base: Sequence[Result]) -> StudyWindow:
-    """The stretch that is diagnosed: as many windows' lengths to either side of the worst one as make some thousand requests."""
+    """The stretch that is diagnosed: the worst window with as much to either side of it as makes some two thousand requests."""
     trace = plan.trace
     windows = sorted([*trace.search, *trace.held], key=lambda window: window.begin_ns)
     worst = trace.search[min(range(len(base)), key=lambda at: base[at]["met"] / max(base[at]["n"], 1))]

@@ -91,6 +91,11 @@ class TunePlan:
         """Where the current policy lies."""
         return self.space.point_of(self.policy)
 
+    @property
+    def windows(self) -> list[StudyWindow]:
+        """Of all traces, those searched before those held out."""
+        return [window for trace in (self.trace, *self.also) for side in (trace.search, trace.held) for window in side]
+
     def policy_at(self, point: Point) -> Policy:
         """The policy of a point; at its own point the current one exactly as it is. ``ConfigError`` where it is none."""
         return self.policy if point == self.current else self.space.policy(self.policy, point, self.profile)

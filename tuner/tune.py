@@ -148,7 +148,7 @@ class _Run:
             folder.mkdir(parents=True, exist_ok=True)
             write_json(folder / PLAN, plan.to_dict())
             storage = None if self.given["dry_run"] else self.given["storage"]
-            replays = Replays(WindowSources(self.store), open_cells(plan, folder, storage))
+            replays = Replays(WindowSources(self.store, plan.windows), open_cells(plan, folder, storage))
             if self.given["dry_run"]:
                 return self._estimated(plan, replays)
             describe_study(folder, plan, job=self.job.id, trials=self.given["trials"])

@@ -93,10 +93,12 @@ class Reads(Protocol):
 
 
 class WindowSources:
-    """The requests of windows, read when they are first asked for."""
+    """The requests of windows, read when they are first asked for. ``together``: windows that are read with whichever comes
+    first, since to open a database takes longer than to read a window of it."""
 
-    def __init__(self, store: Reads) -> None:
+    def __init__(self, store: Reads, together: Sequence[StudyWindow] = ()) -> None:
         self._store = store
+        self._together = [(window.trace, window.slice_at(1.0)) for window in together]
         self._rows: dict[str, TraceRows] = {}
         self._bytes = 0
         self._held: dict[tuple[int, int, int, float, str], TraceSource] = {}
@@ -113,12 +115,23 @@ class WindowSources:
 
     def _read(self, trace: int, part: Slice) -> TraceRows:
         """The same rows serve a window at every scale: a database is opened for each window, not for each replay."""
-        key = repr((trace, replace(part, rate_scale=1.0, isl_scale=1.0, osl_scale=1.0, burst_scale=1.0)))
+        key = _rows_key(trace, part)
         if key in self._rows:
             return self._rows[key]
         with self._store.read() as con:
-            rows = TraceSource.rows_of(con, trace, part)
+            rows = self._kept(key, TraceSource.rows_of(con, trace, part))
+            together, self._together = self._together, []
+            for other, piece in together:
+                if (own := _rows_key(other, piece)) not in self._rows and self._bytes < MOST_KEPT:
+                    self._kept(own, TraceSource.rows_of(con, other, piece))
+        return rows
+
+    def _kept(self, key: str, rows: TraceRows) -> TraceRows:
         if self._bytes + rows.nbytes <= MOST_KEPT:
             self._rows[key] = rows
             self._bytes += rows.nbytes
         return rows
+
+
+def _rows_key(trace: int, part: Slice) -> str:
+    return repr((trace, replace(part, rate_scale=1.0, isl_scale=1.0, osl_scale=1.0, burst_scale=1.0)))

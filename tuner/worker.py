@@ -56,7 +56,7 @@ class Bench:
 
     def __init__(self, plan: TunePlan, traces: Reads, folder: Path | None, storage: str | None) -> None:
         self._plan, self._folder, self._storage = plan, folder, storage
-        self._replays = Replays(WindowSources(traces), open_cells(plan, folder, storage))
+        self._replays = Replays(WindowSources(traces, plan.windows), open_cells(plan, folder, storage))
         self._study: TuneStudy | None = None
 
     @classmethod
