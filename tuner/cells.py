@@ -77,8 +77,8 @@ class Cell:
 
 MOST_TEXTS = 256
 _TEXTS: dict[int, tuple[Any, str]] = {}
-"""By its address something that does not change and that many keys share, as a study's windows, and its text. It is kept, so that nothing
-else can come to lie there."""
+"""By its address something that does not change and that many keys share, as a study's windows, and its text. It is kept,
+so that nothing else can come to lie there."""
 Part = TypeVar("Part")
 
 

@@ -17,12 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.trial import TrialState, create_trial
 
+from replay_engine.policy import build_policy
+from replay_engine.profile import load_profile
 from tracekit.cli.main import main
 from tracekit.errors import UsageError
+from tracekit.metrics import SloTable, parse_slo
 from tracekit.store import Store
 from tracekit.traces.slicing import WHOLE
 from tracekit.traces.source import TraceSource
-from tuner import surrogate
+from tuner import cells, surrogate
 from tuner.cells import CellFile
 from tuner.journal import Journal
 from tuner.objective import ATTAINED, attainment, bisect_rate, fewest, goodput, parse_objectives, parts_met, value_of
@@ -407,3 +410,32 @@ def test_the_rows_of_a_window_are_read_once_and_serve_every_scale(tmp_path: Path
     assert counting.opened == 1
     sources.get(replace(window, begin_ns=0), 1.0)
     assert counting.opened == 2
+
+
+def test_windows_that_belong_together_are_read_in_one_go_and_are_the_same(tmp_path: Path) -> None:
+    trace, store = tmp_path / "t.jsonl", Store(tmp_path / "t.duckdb")
+    assert main(["synth", str(trace), "--requests", "60", "--arrival", "poisson:rate=8", "--input", "600", "--output", "20"]) == 0
+    assert main(["load", str(trace), "--db", str(store.path)]) == 0
+    whole = {name: value for name, value in asdict(WHOLE).items() if name not in ("window_ns", "lead_in_ns", "rate_scale")}
+    first = StudyWindow(trace=1, name="t", digest="", begin_ns=10**9, end_ns=2 * 10**9, lead_in_ns=10**8, requests=1, part=whole)
+    windows = [replace(first, begin_ns=at * 10**9, end_ns=(at + 1) * 10**9) for at in range(1, 5)]
+    counting, stretch = Counting(store), replace(windows[0], end_ns=4 * 10**9)
+    together = WindowSources(counting, windows)
+    for window in (stretch, *reversed(windows)):
+        kept, own = together.get(window, 2.0), WindowSources(store).get(window, 2.0)
+        for name in ("arrival_ns", "start_ns", "prompt_tokens", "output_tokens", "counted", "req_idx"):
+            np.testing.assert_array_equal(getattr(kept, name), getattr(own, name), err_msg=name)
+    assert counting.opened == 1
+
+
+def test_a_key_says_what_decides_a_replay_whatever_was_asked_for_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells, "MOST_TEXTS", 5)
+    profile = load_profile("h100")
+    policy, slos = build_policy(profile), [SloTable(default=parse_slo(f"ttft={ms}ms")) for ms in range(1, 9)]
+    found: dict[str, tuple[int, int]] = {}
+    for _ in range(2):
+        for at in range(8):
+            for ms, slo in enumerate(slos):  # windows are made anew each time, where others have lain before
+                key = cells.Cell(window=window(at), policy=policy, profile=profile, slo=slo).key()
+                assert found.setdefault(key, (at, ms)) == (at, ms)
+    assert len(found) == 64
