@@ -202,8 +202,8 @@ def _workers(scratch: Path) -> dict[str, Figure]:
     bound = one["own_s"] / (two["own_s"] + two["workers_s"] / 2)
     return {
         "speedup_2_workers": Figure(value=one["wall_s"] / two["wall_s"], unit="x", target=1.8, reference="wall time, whole tune"),
-        "speedup_2_workers_by_cpu": Figure(value=bound, unit="x", target=1.8, note=f"{WORKED} studies, one process"
-                                           f" {one['own_s']:.1f} CPU s; two: parent {two['own_s']:.1f}, workers {two['workers_s']:.1f}",
+        "speedup_2_workers_by_cpu": Figure(value=bound, unit="x", target=1.8, note=f"{WORKED} studies, CPU s: one process"
+                                           f" {one['own_s']:.1f}; two: parent {two['own_s']:.1f}, workers {two['workers_s']:.1f}",
                                            reference="CPU of one process over the parent's and an even share of the workers'"),
     }  # fmt: skip
 
