@@ -79,7 +79,8 @@ def gain_text(gain: Mapping[str, Any] | None) -> str:
     if gain["estimate"] is None:
         return f"from nothing to {count(gain['level'])} requests/s"
     interval = "" if gain["low"] is None else f" [{100 * gain['low']:+.1f}, {100 * gain['high']:+.1f}]"
-    return f"{100 * gain['estimate']:+.1f} %{interval} (n = {gain['n']} windows, {gain['requests']:,} requests)"
+    windows = f"{gain['n']} window{'s' * (gain['n'] != 1)}"
+    return f"{100 * gain['estimate']:+.1f} %{interval} (n = {windows}, {gain['requests']:,} requests)"
 
 
 def render_report(document: Mapping[str, Any]) -> str:
@@ -115,8 +116,9 @@ def _verdict(document: Mapping[str, Any]) -> Iterator[str]:
     if (gain := document.get("gain")) is not None:
         yield ""
         yield f"SLO-goodput over the current policy, on windows that were not searched: {gain_text(gain)}"
-        yield f"  attainment {100 * gain['base_attainment']:.1f} % -> {100 * gain['level_attainment']:.1f} %;"\
-              f" the interval is where {100 * document['predicted']:.0f} % of such sets of new windows would lie"  # fmt: skip
+        where = f"; the interval is where {100 * document['predicted']:.0f} % of such sets of new windows would lie"
+        yield (f"  attainment {100 * gain['base_attainment']:.1f} % -> {100 * gain['level_attainment']:.1f} %"
+               f"{'' if gain['low'] is None else where}")  # fmt: skip
         yield f"  over the engine's defaults: {gain_text(document['gain_over_defaults'])}"
     if document.get("objectives", ["goodput"]) != ["goodput"]:  # a report of an older version may not say
         told = [f"{each['name']} {_plain(each['current'])} -> {_plain(each['winner'])} {each['unit']}"

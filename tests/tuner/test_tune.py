@@ -94,6 +94,16 @@ def test_another_trace_is_said_to_agree_only_beyond_the_noise(report: tuple[Tune
         assert lines[name].startswith(f"On {name} it {expected}"), lines[name]
 
 
+def test_an_interval_is_spoken_of_where_there_is_one(report: tuple[TuneReport, Path]) -> None:
+    def results(*met: int) -> list[dict[str, Any]]:
+        return [{"met": each, "n": 100, "window_s": 10.0} for each in met]
+
+    for base, number, said in (((50, 52), "n = 2 windows, 200", True), ((50,), "n = 1 window, 100", False)):
+        gain = gain_of(results(*base), results(*(met + 20 for met in base))).to_dict()
+        text = render_report({**report[0].document, "gain": gain})
+        assert ("the interval is where 90 %" in text) is said and number in text
+
+
 def test_the_first_trials_are_what_runs_and_the_defaults(bursts: str, tmp_path: Path) -> None:
     tune(bursts, db=tmp_path / "a.duckdb", sets=["max_num_batched_tokens=4096"], **{**SMALL, "trials": 2, "windows": 2})
     first, second = study_of(tmp_path / "a.duckdb").trials()
