@@ -1,12 +1,14 @@
 """Whether the calibrated simulator puts scheduler settings into the order in which the torch engine puts them, on this CPU.
 
-``python -m benchmarks.rank_agreement [--json] [--requests N] [--utilisation U] [--rounds N] [--quick] [--wall]``. The engine is
-calibrated (exact batches and a short replay of groups), then a trace that the calibration has not seen is replayed under 24
-settings: seats x token budget x longest prefill chunk. Kendall's tau and the regret of the predicted best, for the mean E2E
-latency and other objectives. The engine runs each setting several times, and the median of its rounds counts: how far one half
-of the rounds agrees with the other is the yardstick, since no prediction can agree with a noisy engine better than it agrees with
-itself. The least of 24 noisy figures is too low, and a regret held against it too high: *held out* chooses the observed best
-by all rounds but one and compares in that one, in turn. One thread on one core, its CPU time the clock.
+``python -m benchmarks.rank_agreement [--json] [--requests N] [--utilisation U] [--rounds N] [--repeats N] [--quick]``. The
+engine is calibrated (exact batches and a short replay of groups), then a trace that the calibration has not seen is replayed
+under 24 settings: seats x token budget x longest prefill chunk. Kendall's tau and the regret of the predicted best, for the mean
+E2E latency and other objectives. In a round one engine for each setting runs, all of them in turns and each forward pass several
+times (``benchmarks/turns.py``); the median of the rounds counts. How far one half of the rounds agrees with the other is the
+yardstick: no prediction can agree with a noisy engine better than it agrees with itself; and rounds drawn again, with
+replacement, say how far the figures can be trusted. The least of 24 noisy figures is too low, and a regret held against it too
+high: *held out* chooses the observed best by all rounds but one and compares in that one, in turn. One thread on one core, its
+CPU time the clock.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.figures import Figure, Report, run_main
-from benchmarks.unseen import CPU, Ran, calibrated_here, clock, config_of, engine_run, settled, simulated
+from benchmarks.unseen import CPU, Ran, calibrated_here, clock, config_of, engine_runs, settled, simulated
 from replay_engine.config import SchedulerConfig
 from replay_engine.profile import Latency
 
-__all__ = ["OBJECTIVES", "agreement", "held_out_regret", "main", "measure", "objectives", "settings"]
+__all__ = ["OBJECTIVES", "agreement", "held_out_regret", "main", "measure", "objectives", "redrawn", "settings"]
 
 SEATS, BUDGETS, CHUNKS = (2, 4, 8, 16), (96, 192, 512), (0, 48)
 OBJECTIVES = ("e2e_mean", "ttft_mean", "ttft_p90", "tpot_mean", "makespan")
@@ -64,7 +66,7 @@ def agreement(one: list[dict[str, float]], other: list[dict[str, float]], name: 
 def measure(given: argparse.Namespace) -> Report:
     if hasattr(os, "sched_setaffinity"):  # a thread that moves leaves its caches behind
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    model, options, calibrated = calibrated_here(quick=given.quick, wall=given.wall)
+    model, options, calibrated = calibrated_here(quick=given.quick, wall=False)
     return _report(model, options, calibrated.profile.latency, given)
 
 
@@ -72,10 +74,21 @@ def _report(model: Any, options: Any, latency: Latency, given: argparse.Namespac
     source = settled(latency, given.requests, given.utilisation)
     configs = settings(given.quick)
     predicted = [objectives(simulated(latency, source, each)) for each in configs.values()]
-    # one round after the other, so that a slow minute of the machine does not fall on one setting alone
-    rounds = [[objectives(engine_run(model, options, source, each)) for each in configs.values()] for _ in range(given.rounds)]
-    observed = _middle(rounds)
-    halves = _middle(rounds[::2]), _middle(rounds[1::2] or rounds)
+    chosen = list(configs.values())
+    rounds = [
+        [objectives(each) for each in engine_runs(model, options, source, chosen, given.repeats)] for _ in range(given.rounds)
+    ]
+    notes = [
+        f"{len(configs)} settings, {source.total} requests unseen by the calibration; tiny, float32, one thread; {clock()}, the"
+        f" fastest of {given.repeats} of each forward pass, the median of {given.rounds} rounds"
+    ]
+    return Report(
+        benchmark="rank_agreement", figures=_figures(predicted, rounds), notes=notes + _notes(list(configs), predicted, rounds)
+    )
+
+
+def _figures(predicted: list[dict[str, float]], rounds: list[list[dict[str, float]]]) -> dict[str, Figure]:
+    observed, halves = _middle(rounds), _halves(rounds)
     figures: dict[str, Figure] = {}
     for name in OBJECTIVES:
         tau, regret = agreement(predicted, observed, name)
@@ -88,27 +101,57 @@ def _report(model: Any, options: Any, latency: Latency, given: argparse.Namespac
             value=100 * regret, unit="%", target=REGRET if head else None, at_most=True,
             reference=f"one half's best by the other half: {own_regret:.1%}",
         )  # fmt: skip
-    if given.rounds > 2:
-        figures["e2e_mean_regret_held_out"] = Figure(
-            value=100 * held_out_regret(predicted, rounds, OBJECTIVES[0]), unit="%", target=REGRET, at_most=True,
-            reference=f"the best of {given.rounds - 1} rounds in the one left out, in turn",
-        )  # fmt: skip
     first = OBJECTIVES[0]
+    if len(rounds) > 2:
+        figures["e2e_mean_regret_held_out"] = Figure(
+            value=100 * held_out_regret(predicted, rounds, first), unit="%", target=REGRET, at_most=True,
+            reference=f"the best of {len(rounds) - 1} rounds in the one left out, in turn",
+        )  # fmt: skip
     values = [each[first] for each in observed]
     figures["spread"] = Figure(value=max(values) / min(values), unit="x", reference=f"worst over best by {first}, observed")
     errors = [abs(a[first] / b[first] - 1) for a, b in zip(predicted, observed, strict=True)]
     figures["error"] = Figure(value=100 * float(np.median(errors)), unit="%", reference=f"median error of {first} over settings")
-    notes = [f"{len(configs)} settings, {source.total} requests unseen by the calibration; tiny, float32, one thread; {clock()}"]
-    best = min(zip(predicted, configs, strict=True), key=lambda each: each[0][first])[1]
-    true = min(zip(observed, configs, strict=True), key=lambda each: each[0][first])[1]
-    notes.append(f"predicted best: {best}; observed best: {true}")
-    own_tau, own_regret = agreement(*halves, first)
+    return figures
+
+
+def _notes(names: list[str], predicted: list[dict[str, float]], rounds: list[list[dict[str, float]]]) -> list[str]:
+    first, observed = OBJECTIVES[0], _middle(rounds)
+    best = min(zip(predicted, names, strict=True), key=lambda each: each[0][first])[1]
+    true = min(zip(observed, names, strict=True), key=lambda each: each[0][first])[1]
+    notes = [f"predicted best: {best}; observed best: {true}"]
+    if len(rounds) > 1:
+        tau, regret = redrawn(predicted, rounds, first)
+        notes.append(
+            f"rounds drawn again, 90 % of {first}: tau {tau[0]:.3f} to {tau[1]:.3f}, regret {regret[0]:.1%} to {regret[1]:.1%}"
+        )
+    own_tau, own_regret = agreement(*_halves(rounds), first)
     if 100 * own_regret > REGRET or own_tau < TAU:
         notes.append(
-            f"the engine's own rounds agree at tau {own_tau:.2f} and {own_regret:.1%} regret over {given.rounds} rounds: the"
+            f"the engine's own rounds agree at tau {own_tau:.2f} and {own_regret:.1%} regret over {len(rounds)} rounds: the"
             " targets lie below its noise here, and no prediction can be held to them; more --rounds, or a quiet machine"
         )
-    return Report(benchmark="rank_agreement", figures=figures, notes=notes)
+    return notes
+
+
+def _halves(rounds: list[list[dict[str, float]]]) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+    return _middle(rounds[::2]), _middle(rounds[1::2] or rounds)
+
+
+Range = tuple[float, float]
+
+
+def redrawn(
+    predicted: list[dict[str, float]], rounds: list[list[dict[str, float]]], name: str, draws: int = 400
+) -> tuple[Range, Range]:
+    """Kendall's tau and the regret, each from the 5th to the 95th percentile over ``draws`` of as many rounds with replacement.
+    A round is drawn whole: what is compared was measured side by side."""
+    draw = np.random.default_rng(0)
+    found = [
+        agreement(predicted, _middle([rounds[at] for at in draw.integers(0, len(rounds), len(rounds))]), name)
+        for _ in range(draws)
+    ]
+    low, high = np.percentile(np.array(found), (5, 95), axis=0).tolist()
+    return (low[0], high[0]), (low[1], high[1])
 
 
 def _middle(rounds: list[list[dict[str, float]]]) -> list[dict[str, float]]:
@@ -135,9 +178,9 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--utilisation", type=float, default=0.9, help="share of the time that the default setting is busy (default 0.9)"
     )
-    parser.add_argument("--rounds", type=int, default=8, help="how often the engine runs each setting (default 8)")
+    parser.add_argument("--rounds", type=int, default=4, help="how often the engine runs each setting (default 4)")
+    parser.add_argument("--repeats", type=int, default=3, help="how often each forward pass is computed (default 3)")
     parser.add_argument("--quick", action="store_true", help="six settings, few batches and a short replay to calibrate from")
-    parser.add_argument("--wall", action="store_true", help="wall time instead of CPU time: needs a quiet machine")
 
 
 def main(argv: list[str] | None = None) -> None:

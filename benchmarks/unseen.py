@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.turns import engine_clock, least, together
 from replay_engine.config import SchedulerConfig
 from replay_engine.loop import Replay
 from replay_engine.profile import Latency
@@ -29,6 +30,7 @@ __all__ = [
     "compared",
     "config_of",
     "engine_run",
+    "engine_runs",
     "predicted",
     "same_shapes",
     "settled",
@@ -103,7 +105,7 @@ def calibrated_here(*, quick: bool, wall: bool) -> tuple[Any, Any, Any]:
     clock unless ``wall``. ``quick``: few batches and a short replay. To be called before anything loads torch."""
     os.environ["OMP_NUM_THREADS"] = "1"
     if not wall:
-        time.perf_counter_ns = time.thread_time_ns  # before the engine's modules are loaded: its clock
+        time.perf_counter_ns = engine_clock  # before the engine's modules are loaded: its clock
     import torch
 
     from replay_engine.torch_engine.calibrate import calibrate_model, plan_for
@@ -120,7 +122,7 @@ def calibrated_here(*, quick: bool, wall: bool) -> tuple[Any, Any, Any]:
 
 def clock() -> str:
     """What the engine's clock counts, in words."""
-    return "CPU time of the one thread" if time.perf_counter_ns is time.thread_time_ns else "wall time"
+    return "CPU time of the one thread" if time.perf_counter_ns is engine_clock else "wall time"
 
 
 def simulated(latency: Latency, source: Unseen, config: SchedulerConfig | None = None) -> Ran:
@@ -132,6 +134,28 @@ def simulated(latency: Latency, source: Unseen, config: SchedulerConfig | None =
 
 def engine_run(model: Any, options: Any, source: Unseen, config: SchedulerConfig | None = None) -> Ran:
     """The trace through the engine, likewise."""
+    return _ran(*_engine(model, options, source, config)[:2])
+
+
+def engine_runs(model: Any, options: Any, source: Unseen, configs: Sequence[SchedulerConfig], repeats: int) -> list[Ran]:
+    """The trace through one engine for each of ``configs``, which take turns; a forward pass counts by the fastest of ``repeats``
+    (``benchmarks/turns.py``)."""
+
+    def job(config: SchedulerConfig) -> Callable[[Callable[[], None]], Ran]:
+        replay, sink, run = _engine(model, options, source, config)
+
+        def went(pass_on: Callable[[], None]) -> Ran:
+            for name in ("decode", "mixed"):
+                setattr(run, name, least(getattr(run, name), repeats, pass_on))
+            return _ran(replay, sink)
+
+        return went
+
+    return together([job(each) for each in configs])
+
+
+def _engine(model: Any, options: Any, source: Unseen, config: SchedulerConfig | None) -> tuple[Replay, MemorySink, Any]:
+    """A replay that has not begun, where its rows go, and the pass that its engine computes with."""
     from replay_engine.rules import Rules
     from replay_engine.torch_engine.engine import Extent, build_engine
     from replay_engine.torch_engine.engine_rows import EngineSink
@@ -141,8 +165,7 @@ def engine_run(model: Any, options: Any, source: Unseen, config: SchedulerConfig
     extent = Extent(sequence=scale.prompt + scale.output, output=scale.output, requests=source.total)
     engine = build_engine(model, config, Rules(), extent, options)
     sink = MemorySink()
-    replay = Replay(source, config, engine.executor, EngineSink(sink, engine.executor.notes), pool=engine.pool)
-    return _ran(replay, sink)
+    return Replay(source, config, engine.executor, EngineSink(sink, engine.executor.notes), pool=engine.pool), sink, engine.run
 
 
 def _ran(replay: Replay, sink: MemorySink) -> Ran:

@@ -27,33 +27,35 @@ class CpuDecode:
         self, kv: torch.Tensor, block_table: torch.Tensor, kv_lens: torch.Tensor, scratch: Scratch | None = None
     ) -> None:
         _, layers, _, block_size, self._kv_heads, self._dim = kv.shape
-        self._seqs, width = block_table.shape
-        self._tokens = width * block_size
-        past = torch.arange(self._tokens) >= kv_lens[:, None]
-        blocks = block_table.long().masked_fill_(past[:, ::block_size], 0)  # past the last block a table holds anything
+        used = (torch.arange(block_table.shape[1]) * block_size)[None] < kv_lens[:, None]
         self._lines = kv.view(-1, block_size * self._kv_heads * self._dim)
-        self._first = blocks.view(-1) * (2 * layers)
-        self._unread = past.view(-1).nonzero().view(-1)
-        self._mask = past.logical_not()[:, None, None, :] if len(self._unread) else None
+        self._first = block_table[used].long() * (2 * layers)
         self._scratch = {} if scratch is None else scratch
-        real = kv_lens > 0
-        self._padding = None if bool(real.all()) else real[:, None, None]
+        self._spans: list[tuple[int, int, int]] = []
+        """Row, and from where to where its tokens lie among those gathered."""
+        at = 0
+        for row, length in enumerate(kv_lens.tolist()):
+            if length:
+                self._spans.append((row, at, at + length))
+                at += -(-length // block_size) * block_size
 
     def attend(self, out: torch.Tensor, q: torch.Tensor, layer: int) -> None:
         """Attends one query per sequence, ``q`` [seqs, heads, head_dim], over ``layer``'s KV; rows of padding stay untouched.
 
-        Keys and values of the whole batch are gathered block by block, each a contiguous copy, padded to the longest.
+        Keys and values of the whole batch are gathered block by block, each a contiguous copy, and each sequence attends over
+        its own: padded to the longest, a batch with one long context would read many times what a kernel reads.
         """
-        heads = q.shape[1]
         keys, values = (self._gathered(2 * layer + half, half) for half in (0, 1))
-        queries = q.reshape(self._seqs, self._kv_heads, heads // self._kv_heads, self._dim)
-        seen = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=self._mask).reshape(out.shape)
-        out.copy_(seen if self._padding is None else torch.where(self._padding, seen, out))
+        queries = q.view(len(q), 1, self._kv_heads, -1, self._dim)
+        target = out.view(queries.shape)
+        for row, first, end in self._spans:
+            target[row] = functional.scaled_dot_product_attention(
+                queries[row], keys[None, :, first:end], values[None, :, first:end]
+            )
 
     def _gathered(self, offset: int, half: int) -> torch.Tensor:
-        taken = _taken(self._scratch, half, self._lines, self._first + offset).view(self._seqs * self._tokens, -1)
-        taken.index_fill_(0, self._unread, 0.0)  # may be NaN, and 0 x NaN is NaN
-        return taken.view(self._seqs, self._tokens, self._kv_heads, self._dim).transpose(1, 2)
+        taken = _taken(self._scratch, half, self._lines, self._first + offset)
+        return taken.view(-1, self._kv_heads, self._dim).transpose(0, 1)
 
 
 class CpuPrefill:

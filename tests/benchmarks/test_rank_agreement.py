@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.rank_agreement import OBJECTIVES, agreement, held_out_regret, objectives, settings
+from benchmarks.rank_agreement import OBJECTIVES, agreement, held_out_regret, objectives, redrawn, settings
 from benchmarks.unseen import Unseen, simulated
 from replay_engine.profile import Latency
 
@@ -41,3 +41,16 @@ def test_a_regret_is_held_out_of_the_rounds_that_chose_the_best() -> None:
     assert found == (0 + (90 / 100 - 1) + 0 + (96 / 100 - 1)) / 4
     worse = [[{"e2e_mean": 110.0}, {"e2e_mean": 100.0}]] * 3
     assert round(held_out_regret(first, worse, "e2e_mean"), 9) == 0.1
+
+
+def test_rounds_drawn_again_say_how_far_a_regret_can_be_trusted() -> None:
+    predicted = [{"e2e_mean": value} for value in (1.0, 2.0, 3.0)]
+    sure = [[{"e2e_mean": value} for value in (104.0, 100.0, 150.0)]] * 4
+    tau, regret = redrawn(predicted, sure, "e2e_mean")
+    assert tau[0] == tau[1]
+    assert regret[0] == regret[1] == 104 / 100 - 1
+    torn = [[{"e2e_mean": first}, {"e2e_mean": 100.0}, {"e2e_mean": 150.0}] for first in (90.0, 120.0, 95.0, 130.0)]
+    tau, regret = redrawn(predicted, torn, "e2e_mean")
+    assert regret[0] == 0.0
+    assert 0.15 < regret[1] <= 0.3
+    assert tau[0] < tau[1] == 1.0

@@ -206,6 +206,37 @@ def test_decode_on_a_cpu_is_what_the_kernels_reference_says() -> None:
         assert (got[lens == 0] == 7.0).all()
 
 
+def test_decode_on_a_cpu_reads_each_sequences_own_kv_however_long_the_longest_is() -> None:
+    """A kernel's work follows the KV; so must this one's, or one long context would cost as much as a batch of long ones."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from replay_engine.torch_engine.cpu_attention import CpuDecode
+
+    class Touched(TorchDispatchMode):
+        elements = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            found = func(*args, **(kwargs or {}))
+            if "index_select" in str(func) or "attention" in str(func):
+                self.elements += sum(each.numel() for each in args if isinstance(each, torch.Tensor) and each.dim() == 4)
+                self.elements += found.numel() if isinstance(found, torch.Tensor) else 0
+            return found
+
+    def touched(lens: list[int]) -> int:
+        width = -(-max(lens) // BLOCK)
+        pool = torch.zeros((len(lens) * width + 1, 1, 2, BLOCK, 2, 16))
+        table = (torch.arange(len(lens) * width) + 1).view(len(lens), width).int()
+        q = torch.zeros((len(lens), 4, 16))
+        with Touched() as mode, torch.inference_mode():
+            CpuDecode(pool, table, torch.tensor(lens, dtype=torch.int32)).attend(torch.empty_like(q), q, 0)
+        return mode.elements
+
+    even = touched([10 * BLOCK] * 8)
+    assert even >= 2 * 2 * 16 * 80 * BLOCK
+    assert touched([BLOCK] * 7 + [73 * BLOCK]) == even
+    assert touched([20 * BLOCK] * 8) > 1.9 * even
+
+
 def test_prefill_on_a_cpu_is_what_the_kernels_reference_says() -> None:
     """Entries with context and without, one without a query, rows behind the last; NaN past every end."""
     from replay_engine.torch_engine.cpu_attention import CpuPrefill

@@ -1,0 +1,113 @@
+"""Engines that take turns on one core, each forward pass computed several times: measured times without a busy machine's bursts.
+
+CPU time is not the engine's alone: another core's work, and a hypervisor that takes the core away, make some iterations several
+times as long, for tens of milliseconds on end. Near saturation a request's latency multiplies that, so that two runs of the same
+settings differ by more than good settings do. Others can only add; so each pass counts by the fastest of its repeats, and
+between two repeats every other engine has had a turn, by which time a burst is over. A slow minute falls on all engines alike,
+at the same place of the trace. Repeating is harmless: a pass writes the same KV and the same tokens to the same places.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+__all__ = ["Ring", "engine_clock", "least", "together"]
+
+
+class _Spared(threading.local):
+    """CPU time of this thread that does not count, ns."""
+
+    ns = 0
+
+
+_SPARED = _Spared()
+_cpu_ns = time.thread_time_ns
+
+
+def engine_clock() -> int:
+    """CPU time of this thread but for repeats, ns: what an engine measures with."""
+    return _cpu_ns() - _SPARED.ns
+
+
+class Ring:
+    """``count`` threads of which one runs at a time; whoever runs says when it is the next one's turn."""
+
+    def __init__(self, count: int) -> None:
+        self._gates = [threading.Semaphore(0) for _ in range(count)]
+        self._live = list(range(count))
+
+    def start(self) -> None:
+        """The first one's turn. To be called by none of them."""
+        self._gates[self._live[0]].release()
+
+    def wait(self, me: int) -> None:
+        """Until it is the turn of ``me``."""
+        self._gates[me].acquire()
+
+    def pass_on(self, me: int) -> None:
+        """``me`` has had its turn; returns when the next one has come."""
+        other = self._after(me)
+        if other != me:
+            self._gates[other].release()
+            self._gates[me].acquire()
+
+    def leave(self, me: int) -> None:
+        """``me`` has ended."""
+        other = self._after(me)
+        self._live.remove(me)
+        if other != me:
+            self._gates[other].release()
+
+    def _after(self, me: int) -> int:
+        return self._live[(self._live.index(me) + 1) % len(self._live)]
+
+
+def least(compute: Callable[..., Any], repeats: int, pass_on: Callable[[], None]) -> Callable[..., Any]:
+    """``compute``, done ``repeats`` times with a turn of the others before each; ``engine_clock`` counts the fastest one."""
+
+    def repeated(*given: Any) -> Any:
+        began, spans, found = _cpu_ns(), [], None
+        for _ in range(repeats):
+            pass_on()
+            at = _cpu_ns()
+            found = compute(*given)
+            spans.append(_cpu_ns() - at)
+        _SPARED.ns += _cpu_ns() - began - min(spans)
+        return found
+
+    return repeated
+
+
+def together(jobs: Sequence[Callable[[Callable[[], None]], Any]]) -> list[Any]:
+    """What ``jobs`` return, each run in a thread of its own, one at a time, and given the function that passes the turn on. No
+    cycles are collected meanwhile. The first exception of a job is raised when all have ended."""
+    ring, found, failed = Ring(len(jobs)), [None] * len(jobs), list[BaseException]()
+
+    def run(me: int) -> None:
+        ring.wait(me)
+        try:
+            found[me] = jobs[me](lambda: ring.pass_on(me))
+        except BaseException as error:  # raised by whoever waits for all
+            failed.append(error)
+        finally:
+            ring.leave(me)
+
+    threads = [threading.Thread(target=run, args=(me,), daemon=True) for me in range(len(jobs))]
+    gc.collect()
+    gc.disable()
+    try:
+        for each in threads:
+            each.start()
+        if jobs:
+            ring.start()
+        for each in threads:
+            each.join()
+    finally:
+        gc.enable()
+    if failed:
+        raise failed[0]
+    return found
