@@ -4,11 +4,11 @@
 engine is calibrated (exact batches and a short replay of groups), then a trace that the calibration has not seen is replayed
 under 24 settings: seats x token budget x longest prefill chunk. Kendall's tau and the regret of the predicted best, for the mean
 E2E latency and other objectives. In a round one engine for each setting runs, all of them in turns and each forward pass several
-times (``benchmarks/turns.py``); the median of the rounds counts. How far one half of the rounds agrees with the other is the
-yardstick: no prediction can agree with a noisy engine better than it agrees with itself; and rounds drawn again, with
-replacement, say how far the figures can be trusted. The least of 24 noisy figures is too low, and a regret held against it too
-high: *held out* chooses the observed best by all rounds but one and compares in that one, in turn. One thread on one core, its
-CPU time the clock.
+times (``benchmarks/turns.py``); the median of the rounds counts, all brought to one level. How far one half of the rounds agrees
+with the other is the yardstick: no prediction can agree with a noisy engine better than it agrees with itself; and rounds drawn
+again, with replacement, say how far the figures can be trusted. The least of 24 noisy figures is too low, and a regret held
+against it too high: *held out* chooses the observed best by all rounds but one and compares in that one, in turn. One thread on
+one core, its CPU time the clock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmarks.unseen import CPU, Ran, calibrated_here, clock, config_of, engin
 from replay_engine.config import SchedulerConfig
 from replay_engine.profile import Latency
 
-__all__ = ["OBJECTIVES", "agreement", "held_out_regret", "main", "measure", "objectives", "redrawn", "settings"]
+__all__ = ["OBJECTIVES", "agreement", "held_out_regret", "main", "measure", "middle", "objectives", "redrawn", "settings"]
 
 SEATS, BUDGETS, CHUNKS = (2, 4, 8, 16), (96, 192, 512), (0, 48)
 OBJECTIVES = ("e2e_mean", "ttft_mean", "ttft_p90", "tpot_mean", "makespan")
@@ -88,7 +88,7 @@ def _report(model: Any, options: Any, latency: Latency, given: argparse.Namespac
 
 
 def _figures(predicted: list[dict[str, float]], rounds: list[list[dict[str, float]]]) -> dict[str, Figure]:
-    observed, halves = _middle(rounds), _halves(rounds)
+    observed, halves = middle(rounds), _halves(rounds)
     figures: dict[str, Figure] = {}
     for name in OBJECTIVES:
         tau, regret = agreement(predicted, observed, name)
@@ -115,7 +115,7 @@ def _figures(predicted: list[dict[str, float]], rounds: list[list[dict[str, floa
 
 
 def _notes(names: list[str], predicted: list[dict[str, float]], rounds: list[list[dict[str, float]]]) -> list[str]:
-    first, observed = OBJECTIVES[0], _middle(rounds)
+    first, observed = OBJECTIVES[0], middle(rounds)
     best = min(zip(predicted, names, strict=True), key=lambda each: each[0][first])[1]
     true = min(zip(observed, names, strict=True), key=lambda each: each[0][first])[1]
     notes = [f"predicted best: {best}; observed best: {true}"]
@@ -134,7 +134,7 @@ def _notes(names: list[str], predicted: list[dict[str, float]], rounds: list[lis
 
 
 def _halves(rounds: list[list[dict[str, float]]]) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
-    return _middle(rounds[::2]), _middle(rounds[1::2] or rounds)
+    return middle(rounds[::2]), middle(rounds[1::2] or rounds)
 
 
 Range = tuple[float, float]
@@ -147,18 +147,26 @@ def redrawn(
     A round is drawn whole: what is compared was measured side by side."""
     draw = np.random.default_rng(0)
     found = [
-        agreement(predicted, _middle([rounds[at] for at in draw.integers(0, len(rounds), len(rounds))]), name)
+        agreement(predicted, middle([rounds[at] for at in draw.integers(0, len(rounds), len(rounds))]), name)
         for _ in range(draws)
     ]
     low, high = np.percentile(np.array(found), (5, 95), axis=0).tolist()
     return (low[0], high[0]), (low[1], high[1])
 
 
-def _middle(rounds: list[list[dict[str, float]]]) -> list[dict[str, float]]:
-    """Per setting, the median of each objective over the rounds."""
-    return [
-        {name: float(np.median([each[name] for each in setting])) for name in setting[0]} for setting in zip(*rounds, strict=True)
-    ]
+def middle(rounds: list[list[dict[str, float]]]) -> list[dict[str, float]]:
+    """Per setting, the median of each objective over the rounds, all brought to one level first: a slow minute falls on all
+    settings of a round alike, and the median of rounds of several levels would compare one setting's fast round with another's
+    slow one. Where an objective is 0 somewhere, its rounds are taken as they are."""
+    found: list[dict[str, float]] = [{} for _ in rounds[0]]
+    for name in rounds[0][0]:
+        values = np.array([[each[name] for each in one] for one in rounds])
+        if (values > 0).all():
+            level = np.exp(np.log(values).mean(axis=1, keepdims=True))
+            values = values / level * float(np.median(level))
+        for setting, value in zip(found, np.median(values, axis=0).tolist(), strict=True):
+            setting[name] = value
+    return found
 
 
 def held_out_regret(predicted: list[dict[str, float]], rounds: list[list[dict[str, float]]], name: str) -> float:
@@ -167,7 +175,7 @@ def held_out_regret(predicted: list[dict[str, float]], rounds: list[list[dict[st
     chosen = min(range(len(predicted)), key=lambda at: predicted[at][name])
     found = []
     for out, one in enumerate(rounds):
-        others = _middle(rounds[:out] + rounds[out + 1 :])
+        others = middle(rounds[:out] + rounds[out + 1 :])
         best = min(range(len(others)), key=lambda at: others[at][name])
         found.append(one[chosen][name] / one[best][name] - 1)
     return float(np.mean(found))
