@@ -11,7 +11,7 @@ import numpy.typing as npt
 from replay_engine.profile import Profile
 from replay_engine.types import EventSink
 from tracekit.metrics.wording import count
-from tracekit.trust.regime import RANGES
+from tracekit.trust.regime import RANGES, reached_in
 
 __all__ = ["LEAST", "RangeMeter", "fitted_ranges", "outside_words"]
 
@@ -47,7 +47,9 @@ class RangeMeter:
             duration = rows["duration_ns"]
             self._total += int(duration.sum())
             for column, (low, high) in self._ranges.items():
-                values = rows[column]
+                values = reached_in(rows, column)
+                if values is None:
+                    continue
                 outside = (values > high) | ((values < low) & (values > 0))
                 self._outside[column] += int(duration[outside].sum())
                 self._high[column] = max(self._high[column], int(values.max(initial=0)))

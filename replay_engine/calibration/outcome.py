@@ -52,11 +52,13 @@ def calibrate_samples(samples: Samples, *, factor: float | None = None, sources:
     modes = {str(mode): samples.part(samples.mode == mode) for mode in np.unique(samples.mode)}
     by_mode = {name: fit_device(part, padded=True) for name, part in modes.items() if len(part) >= FEWEST}
     columns = {"prefill_tokens": samples.tokens, "decode_seqs": samples.seqs, "decode_kv_tokens": samples.kv}
+    ranges = {name: (float(values.min()), float(values.max())) for name, values in columns.items()}
+    if latency.s_ns:  # contexts that are all as long are within whatever it was fitted on
+        ranges["skew_tokens"] = (0.0, float(samples.above.max()))
     off = np.abs(predicted_device(latency, samples) / samples.device_ns - 1)
     return Calibration(
         latency=latency, held=held_out(samples), by_mode=by_mode, error=float(np.median(off)), iterations=len(samples),
-        ranges={name: (float(values.min()), float(values.max())) for name, values in columns.items()}, factor=factor,
-        sources=sources or {},
+        ranges=ranges, factor=factor, sources=sources or {},
     )  # fmt: skip
 
 

@@ -157,6 +157,8 @@ def test_what_the_longest_context_costs_comes_back_from_rows_that_tell_it(plante
     assert found.error < 0.012
     profile = profile_of(found, name="skewed", kind="fitted", model=None, hardware=None, peaks=False)
     assert profile.provenance["s_ns"] == "fitted"
+    longest = rows["decode_longest_tokens"] - rows["decode_kv_tokens"] / np.maximum(rows["decode_seqs"], 1)
+    assert profile.fit["fitted_skew_tokens"] == pytest.approx([0.0, float(longest.max())])
     assert parse_profile(profile.to_toml(), "again").latency == profile.latency
     model = load_profile("h100").model
     assert model is not None

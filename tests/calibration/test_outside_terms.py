@@ -132,6 +132,7 @@ def test_a_cost_of_the_longest_context_becomes_a_term(tmp_path: Path) -> None:
     assert told["d"].value == pytest.approx(PLANTED.d_ns, rel=0.2)
     profile = profile_from(found, known, None, "skewed")
     assert profile.latency.s_ns == told["skew"].value
+    assert profile.fit["fitted_skew_tokens"] == pytest.approx([0.0, float(found.best.run.above.max())], abs=0.1)
     assert "by the latencies of skewed" in profile.provenance["s_ns"]
     assert not any("skew" in line for line in profile.fit["left_out"])
     assert parse_profile(profile.to_toml(), "again").latency == profile.latency

@@ -11,6 +11,7 @@ import pytest
 
 from tests.diagnosis.loads import setup_of_recipe
 from tracekit.diagnosis import RunData
+from tracekit.diagnosis.capacity import capacity_of
 from tracekit.diagnosis.diagnose import diagnose
 from tracekit.diagnosis.finding import Diagnosis, confirmed
 from tracekit.diagnosis.proof import prove
@@ -49,6 +50,44 @@ def test_a_batch_of_jobs_runs_with_fewer_seats(tmp_path: Path) -> None:
     assert after["tpot p50"] is not None and after["tpot p50"] < 20e6
     assert proof.worse == () and next(b for name, _, _, b in proof.figures if name == "ttft p50") > 2e9  # type: ignore[operator]
     assert "so many decode together" in render_diagnosis(data, proved, replayed=True)
+
+
+def with_skew(folder: Path, s_ns: float) -> RunData:
+    """64 decode together with contexts of very different lengths; their KV costs nothing, and prompts hardly anything."""
+    recipe = {"seed": 5, "engine": {**ENGINE, "cost": {**ENGINE["cost"], "c1": 1e-6, "c3": 0}, "seats": 64},  # type: ignore[dict-item]
+              "load": [{"cls": "c", "isl": "u(80,8000)", **BATCH}]}  # fmt: skip
+    setup = setup_of_recipe(recipe, folder, slo="tpot=14ms")
+    return RunData.replayed(replace(setup, profile=replace(setup.profile, latency=replace(setup.profile.latency, s_ns=s_ns))))
+
+
+def test_the_longest_context_is_part_of_what_a_token_takes(tmp_path: Path) -> None:
+    """7 + 64 x 0.1 ms a token, and 1,000 ns for each token of the longest context above the mean: about 4 ms more. What a replay
+    without other prompts shows is what is said, and so many fewer are allowed."""
+    data = with_skew(tmp_path, 1000.0)
+    rows = data.iterations
+    crowd = (rows["decode_seqs"] > 32) & (rows["prefill_tokens"] == 0)
+    alone = rows["duration_ns"][crowd].astype(np.float64)
+    above = (rows["decode_longest_tokens"] - rows["decode_kv_tokens"] / np.maximum(rows["decode_seqs"], 1))[crowd]
+    assert 2000 < above.mean() < 5000
+    (found,) = [each for each in diagnose(data).findings if each.id == "BATCH_TOO_LARGE"]
+    shown = {each.metric: each for each in found.evidence}
+    prompts = shown["for others' prompts"].value
+    assert shown["time per token"].value is not None and prompts is not None
+    assert shown["time per token"].value * (1 - prompts) == pytest.approx(alone.mean() / 1e9, rel=0.08)
+    assert shown["time per token alone"].value == pytest.approx(0.0071 / (1 - prompts), rel=0.02)
+    room = (14e6 * (1 - prompts) - 7e6 - 1000 * above.mean()) / 1e5
+    assert shown["decoding together"].threshold == pytest.approx(max(room, 1), abs=4)
+
+
+def test_the_longest_context_is_part_of_what_an_engine_can_serve(tmp_path: Path) -> None:
+    one, other = (with_skew(tmp_path, s) for s in (0.0, 1000.0))
+    without, found = capacity_of(one), capacity_of(other)
+    assert without is not None and found is not None
+    rows = other.iterations
+    several = np.asarray(rows["decode_seqs"] > 1)
+    above = (rows["decode_longest_tokens"] - rows["decode_kv_tokens"] / np.maximum(rows["decode_seqs"], 1))[several]
+    assert found.fixed_s - without.fixed_s == pytest.approx(1000 * above.mean() / 1e9, rel=1e-6)
+    assert found.own_s == without.own_s and found.served(64) < 0.9 * without.served(64)
 
 
 def test_steady_traffic_takes_another_engine(tmp_path: Path) -> None:

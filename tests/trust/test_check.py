@@ -219,6 +219,16 @@ def test_leaving_the_fitted_range_is_said(folder: Path) -> None:
     assert tokens["time_outside"] == 0
 
 
+def test_so_is_leaving_the_range_of_skew(folder: Path) -> None:
+    """Of a profile for which the longest context costs; one for which it does not writes nothing down that could be outside."""
+    skewed = replace(TRUE, latency=replace(TRUE.latency, s_ns=1.0))
+    for most, beyond in ((100.0, True), (1e6, False)):
+        (found,) = checked(folder, replace(skewed, fit={"fitted_skew_tokens": [0.0, most]})).extrapolated
+        assert found["what"] == "tokens of the longest context above the mean" and found["fitted"] == [0.0, most]
+        assert (found["time_outside"] > 0.5) is beyond and 1000 < found["reached"][1] < 3300
+    assert checked(folder, replace(TRUE, fit={"fitted_skew_tokens": [0.0, 100.0]})).extrapolated == []
+
+
 def test_the_command_and_the_line_in_the_matrix(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace, out, db = folder / "seats-16.jsonl", folder / "checked.toml", str(folder / "db.duckdb")
     sets = ["--set", "max_num_seqs=16"]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from tracekit.diagnosis.iteration_cost import CostForm
 from tracekit.diagnosis.run_data import RunData
 
 __all__ = ["Capacity", "capacity_of"]
@@ -126,13 +127,23 @@ def capacity_of(
         engines=many,
         prompt=max(float(prompt.mean()), 1.0),
         output=max(float(output.mean()), 1.0),
-        fixed_s=(max(latency.floor_ns, latency.a_ns) + latency.h0_ns) / 1e9,
+        fixed_s=(max(latency.floor_ns, latency.a_ns) + latency.h0_ns + _skew_ns(data)) / 1e9,
         prefill_s=float(prefill.mean()) / 1e9,
         decode_s=float(decode.mean()) / 1e9,
         seats=config.max_num_seqs,
         kv_tokens=config.usable_blocks * config.block_size,
         budget=config.token_budget,
     )
+
+
+def _skew_ns(data: RunData) -> float:
+    """What an iteration waits for the longest context, ns, mean over those in which several decode: work of no single request,
+    and about the same however many more there are."""
+    if not data.profile.latency.s_ns:
+        return 0.0
+    form = CostForm(data.profile.latency, asynchronous=False)
+    several = np.asarray(data.iterations["decode_seqs"] > 1)
+    return float(form.skew_ns(data.iterations)[several].mean()) if several.any() else 0.0
 
 
 def _rate(data: RunData, rows: npt.NDArray[np.void], engines: int) -> float | None:

@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from replay_engine.profile import Profile
+from replay_engine.tables import LONGEST
 from replay_engine.types import Refusal
 
 if TYPE_CHECKING:
     from tracekit.diagnosis.run_data import RunData
 
-__all__ = ["RANGES", "extrapolation", "load_of", "regime_words", "slowed"]
+__all__ = ["RANGES", "extrapolation", "load_of", "reached_in", "regime_words", "slowed"]
 
 Floats = npt.NDArray[np.float64]
 STEEP, LOADED = 4.0, 1.5
@@ -24,7 +25,21 @@ MOSTLY, SOME, FULL = 0.5, 0.05, 0.9
 RANGES = {
     "fitted_prefill_tokens": ("prefill_tokens", "prefill tokens"), "fitted_decode_seqs": ("decode_seqs", "decoding sequences"),
     "fitted_decode_kv_tokens": ("decode_kv_tokens", "KV tokens of decodes"),
+    "fitted_skew_tokens": ("skew_tokens", "tokens of the longest context above the mean"),
 }  # fmt: skip
+"""What a profile says of its fit: which column of iterations it is of (``reached_in``), and what that is called."""
+
+
+def reached_in(rows: npt.NDArray[np.void], column: str) -> Floats | None:
+    """The values of ``column`` by iteration, tokens or sequences. ``skew_tokens`` follows from the longest context, and is
+    ``None`` where nobody wrote that down."""
+    if column != "skew_tokens":
+        found: Floats = rows[column].astype(np.float64)
+        return found
+    if LONGEST[0] not in (rows.dtype.names or ()):
+        return None
+    above: Floats = rows[LONGEST[0]] - rows["decode_kv_tokens"] / np.maximum(rows["decode_seqs"], 1)
+    return np.maximum(above, 0.0)
 
 
 def slowed(profile: Profile, factor: float) -> Profile:
@@ -77,11 +92,10 @@ def extrapolation(profile: Profile, rows: npt.NDArray[np.void]) -> list[dict[str
     found = []
     total = float(rows["duration_ns"].sum()) if len(rows) else 0.0
     for key, (column, words) in RANGES.items():
-        span = profile.fit.get(key)
-        if not total or not isinstance(span, list | tuple) or len(span) != 2:
+        span, values = profile.fit.get(key), reached_in(rows, column)
+        if not total or values is None or not isinstance(span, list | tuple) or len(span) != 2:
             continue
         low, high = float(span[0]), float(span[1])
-        values = rows[column].astype(np.float64)
         outside = (values > high) | ((values < low) & (values > 0))
         share = float(rows["duration_ns"][outside].sum() / total)
         reached = [float(values[values > 0].min()), float(values.max())] if (values > 0).any() else [0.0, 0.0]

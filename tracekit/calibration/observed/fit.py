@@ -33,6 +33,8 @@ __all__ = ["ObservedFit", "fit_observed", "source_of"]
 FEWEST = 10
 MANY, HEAD = 5000, 2500
 """A trace with more requests is first fitted by its beginning."""
+STEPS, BEGUN, SOME = 40_000, 15_000, 50
+"""So is one with about as many iterations more, by about as many of them, where they hold some requests to look at."""
 LONGER = 300_000
 """Iterations beyond which a few dozen replays for one limit are."""
 BUDGETS = (512, 1024, 2048, 4096, 8192, 16384)
@@ -97,7 +99,8 @@ def _fit(
     free = _free(seen, expected)
     problem = Problem(replayer=Replayer(source, known.policy), seen=seen, expected=expected, free=free, counting=counting)
     problem.replayer.count = spent
-    best = descend(problem, start, rounds=4 if _short(seen) else 20, near=0 if _short(seen) else 8, told=say)
+    short = _head(source, seen) is not None
+    best = descend(problem, start, rounds=4 if short else 20, near=0 if short else 8, told=say)
     scan = Scan(problem=problem, best=best, profile=known.profile, limits=limits)
     _scanned(scan, known, crowd, say)
     shared = scan_shared(scan, known, say)
@@ -111,9 +114,21 @@ def _fit(
     )  # fmt: skip
 
 
-def _short(seen: Observations) -> bool:
-    """Whether the beginning of the trace is enough for the first steps."""
-    return len(seen.used) > MANY and int(seen.used[:HEAD].sum()) >= FEWEST
+def _head(source: TraceSource, seen: Observations) -> int | None:
+    """How many requests from its beginning are enough for the first steps, where the whole trace takes long; ``None``: all."""
+    if len(seen.used) > MANY and int(seen.used[:HEAD].sum()) >= FEWEST:
+        return HEAD
+    tpot = seen.tpot[seen.used & (seen.tpot > 0)]
+    arrived = source.arrival_ns - source.arrival_ns[0]
+    if not len(tpot) or float(arrived[-1]) < STEPS * float(np.median(tpot)):
+        return None
+    head = max(int(np.searchsorted(arrived, BEGUN * float(np.median(tpot)))), 1 + _place(seen.used, SOME))
+    return head if head <= len(seen.used) // 2 else None
+
+
+def _place(used: npt.NDArray[np.bool_], count: int) -> int:
+    """Where the ``count``-th request to look at is; beyond the end where there are fewer."""
+    return int(np.searchsorted(np.cumsum(used), count))
 
 
 def _guess(source: TraceSource, seen: Observations) -> Vector:
@@ -133,8 +148,8 @@ def _started(
     loaded: LoadedTrace, known: Known, seen: Observations, expected: Expected, guess: Vector, say: Say | None
 ) -> tuple[Vector, list[tuple[str, float]], str | None, int]:
     """The best of several starts after a few steps each, on the beginning of a long trace; and how many replays that took."""
-    short = _short(seen)
-    source = source_of(loaded, known, HEAD if short else None)
+    head = _head(source_of(loaded, known), seen)
+    source = source_of(loaded, known, head)
     part = replace(seen, **{name: getattr(seen, name)[: source.total] for name in ("queue", "ttft", "tpot", "e2e", "used")})
     replayer, found, free = Replayer(source, known.policy), [], _free(part, expected)
     for name, vector in _starts(expected, guess).items():
@@ -145,7 +160,7 @@ def _started(
         if say is not None:
             say(f"start {name}: loss {found[-1][1].loss:.1f}")
     best = _counted(Problem(replayer=replayer, seen=part, expected=expected, free=free), min(found, key=_loss)[1])
-    if short:
+    if head is not None:
         problem = Problem(replayer=replayer, seen=part, expected=expected, free=free, counting=best.misfit.counting)
         best = descend(problem, best.vector, rounds=20, near=8)
     return best.vector, [(name, trial.loss) for name, trial in found], best.misfit.counting, replayer.count

@@ -12,7 +12,7 @@ from tracekit.calibration.observed.replays import Replayed
 from tracekit.calibration.observed.sensitivity import sensitivities
 from tracekit.calibration.observed.terms import Delivered, Vector, delivered_of
 
-__all__ = ["COARSEST", "Misfit", "Scales", "misfit", "scales_of"]
+__all__ = ["COARSEST", "Misfit", "Scales", "misfit", "robust_loss", "scales_of"]
 
 Column = npt.NDArray[np.float64]
 Scales = dict[str, float]
@@ -79,8 +79,13 @@ def misfit(
     together = np.concatenate(residual)
     size = np.abs(together)
     weight = np.minimum(1.0, HUBER / np.maximum(size, 1e-12)) / TOGETHER
-    loss = np.where(size <= HUBER, together**2 / 2, HUBER * (size - HUBER / 2)).sum() / TOGETHER
     return Misfit(
-        residual=together, slope=np.concatenate(slope), request=np.concatenate(request), weight=weight, loss=float(loss),
-        counting=counting,
+        residual=together, slope=np.concatenate(slope), request=np.concatenate(request), weight=weight,
+        loss=robust_loss(together), counting=counting,
     )  # fmt: skip
+
+
+def robust_loss(residual: Column) -> float:
+    """Half the squares, of what is far off less."""
+    size = np.abs(residual)
+    return float(np.where(size <= HUBER, residual**2 / 2, HUBER * (size - HUBER / 2)).sum() / TOGETHER)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from replay_engine.config import ConfigError
+from replay_engine.config import ConfigError, SchedulerConfig
 from replay_engine.policy import Policy
 from replay_engine.profile import Latency, Profile
 from replay_engine.sinks import MemorySink
@@ -65,19 +66,25 @@ class Replayed:
         return self.scheduled if counting == "arrival" else self.planned
 
 
+REMEMBERED = 1_000_000
+"""Iterations of replays that are kept, about 100 MB: a search comes back to where it was."""
+
+
 class Replayer:
-    """Replays one source under one policy with whatever coefficients; ``count`` says how often it did."""
+    """Replays one source under one policy with whatever coefficients; ``count`` says how often it did. The last replays are
+    remembered, under other settings too: the same again costs nothing, and does not count."""
 
     def __init__(self, source: TraceSource, policy: Policy) -> None:
         if policy.rules.several:
             raise UsageError("the latencies of several engines: expected the trace and the settings of one (no [fleet], no [pd])")
         self.source, self.policy = source, policy
         self.count = 0
+        self._known: OrderedDict[tuple[SchedulerConfig, Latency], Replayed] = OrderedDict()
 
     def under(self, policy: Policy) -> Replayer:
-        """The same source under other settings, counting on."""
+        """The same source under other settings of ``[scheduler]``, counting on."""
         other = Replayer(self.source, policy)
-        other.count = self.count
+        other.count, other._known = self.count, self._known
         return other
 
     def over(self, source: TraceSource) -> Replayer:
@@ -87,7 +94,18 @@ class Replayer:
         return other
 
     def run(self, latency: Latency) -> Replayed:
-        """``ConfigError``: the settings do not let this trace through."""
+        """Replay, or remember. ``ConfigError``: the settings do not let this trace through."""
+        key = (self.policy.scheduler, latency)
+        if key in self._known:
+            self._known.move_to_end(key)
+            return self._known[key]
+        found = self._known[key] = self._replayed(latency)
+        held = sum(len(each.start) for each in self._known.values())
+        while held > REMEMBERED and len(self._known) > 1:
+            held -= len(self._known.popitem(last=False)[1].start)
+        return found
+
+    def _replayed(self, latency: Latency) -> Replayed:
         from tracekit.door_facts import door_facts
         from tracekit.replay import Setup
         from tracekit.simulate import simulate_into

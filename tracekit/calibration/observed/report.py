@@ -64,6 +64,8 @@ def _fit_table(found: ObservedFit, known: Known) -> dict[str, Any]:
         "fitted_prefill_tokens": [0.0, float(run.tokens.max())], "fitted_decode_seqs": [0.0, float(run.seqs.max())],
         "fitted_decode_kv_tokens": [0.0, float(run.kv.max())],
     }  # fmt: skip
+    if run.above.any():
+        table["fitted_skew_tokens"] = [0.0, round(float(run.above.max()), 1)]
     for each in _own_errors(found):
         table[f"{each.metric}_mean_error"] = round(each.mean, 5)
         table[f"{each.metric}_median_abs_error"] = round(each.each_p50, 5)

@@ -12,12 +12,15 @@ from replay_engine.policy import apply_set
 from replay_engine.profile import Profile
 from tracekit.calibration.observed.limits import Limit
 from tracekit.calibration.observed.observations import COUNTING
-from tracekit.calibration.observed.search import Problem, Trial, descend
+from tracekit.calibration.observed.search import LONG, Problem, Trial, descend, promised
 
 __all__ = ["ALONE", "Scan", "needed", "scan_near", "scan_plans", "scan_values"]
 
 ALIKE = 0.02
 """Losses this close, as a share, tell nothing."""
+HOPE, HOPELESS = 0.05, 3.0
+"""How much worse, as a share, another way of counting may promise to be and is looked at; how many times as bad other settings
+have to promise to be not to be looked at: there the schedule moves too."""
 NEARBY = {"num_gpu_blocks": ((0.8, 0.88, 0.94, 1.06, 1.12, 1.25), (0.88, 0.94, 0.97, 1.03, 1.06), (0.97, 0.985, 1.015, 1.03),
                              (0.9925, 0.995, 1.005, 1.0075)),
           "max_num_seqs": ((0.94, 0.97, 0.985, 1.015, 1.03, 1.06),)}  # fmt: skip
@@ -81,7 +84,8 @@ def scan_near(
             break
         centre = min(tried, key=lambda value: tried[value][1].loss)
         problem, best = tried[centre]
-        best = min(best, follow(problem, best, 8, near=4), key=lambda each: each.loss)
+        steps, near = (3, 0) if len(best.run.start) > LONG else (8, 4)  # most of what there is to gain comes first
+        best = min(best, follow(problem, best, steps, near=near), key=lambda each: each.loss)
         if best.loss > before * (1 - ALIKE):
             return False
         problem, best = _recounted(problem, best)
@@ -103,18 +107,23 @@ def scan_plans(scan: Scan) -> None:
 
 
 def _recounted(problem: Problem, best: Trial) -> tuple[Problem, Trial]:
-    """The way of counting was chosen under other settings: whether another one explains more now."""
+    """The way of counting was chosen under other settings: whether another one explains more now. One that promises nothing on
+    the schedule as it is gets no replays."""
     found = [(problem, best)]
     for way in COUNTING:
         if way != best.misfit.counting:
             own = replace(problem, counting=way, scales=dict(problem.scales))
-            found.append((own, follow(own, own.judged(best.vector, best.run), 8, near=4)))
+            begun = own.judged(best.vector, best.run)
+            if promised(own, begun) <= best.loss * (1 + HOPE):
+                found.append((own, follow(own, begun, 8, near=4)))
     return min(found, key=lambda each: each[1].loss)
 
 
 def needed(scan: Scan, knob: str, roomy: int) -> bool:
     """Whether the value found for ``knob`` explains more than ``roomy``, which binds nobody; coefficients may follow."""
-    found = scan.under({knob: roomy}, 8)
+    found = scan.under({knob: roomy}, 0)
+    if found is not None and promised(*found) <= scan.best.loss * HOPELESS:
+        found = scan.under({knob: roomy}, 8)
     if found is None or found[1].loss > scan.best.loss * (1 + ALIKE):
         return True
     scan.problem, scan.best = found

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.calibration.observed.misfit import COARSEST, Misfit, Scales, misfit, scales_of
+from tracekit.calibration.observed.misfit import COARSEST, Misfit, Scales, misfit, robust_loss, scales_of
 from tracekit.calibration.observed.observations import COUNTING, Observations
 from tracekit.calibration.observed.replays import Replayed, Replayer
 from tracekit.calibration.observed.terms import NAMES, OUTSIDE, Expected, Vector, delivered_of, latency_of
 
-__all__ = ["LONG", "Problem", "Trial", "descend", "refine", "step"]
+__all__ = ["LONG", "Problem", "Trial", "descend", "promised", "refine", "step"]
 
 Matrix = npt.NDArray[np.float64]
 STRIDE = 0.5
@@ -73,8 +73,12 @@ class Problem:
     def judged(self, vector: Vector, run: Replayed) -> Trial:
         """A replay held against the observations, under the present scales."""
         found = misfit(self.seen, run, vector, self.scales, self.counting, asynchronous=self.asynchronous)
+        return Trial(vector=vector, run=run, misfit=found, loss=found.loss + self.unexpected(vector))
+
+    def unexpected(self, vector: Vector) -> float:
+        """What the loss has for a vector that is not the expected one."""
         away = (np.log(vector / self.expected.centre) / self.expected.spread)[self.free]
-        return Trial(vector=vector, run=run, misfit=found, loss=found.loss + float((away**2).sum()) / 2)
+        return float((away**2).sum()) / 2
 
     def rescaled(self, at: Trial) -> Trial:
         """The scales as they are at ``at``, which is judged again."""
@@ -113,6 +117,14 @@ def step(problem: Problem, at: Trial, slope: Matrix, damping: float) -> Vector:
         held = held | below
     longest = float(np.abs(move).max())
     return problem.allowed(at.vector * np.exp(move * min(1.0, STRIDE / longest if longest else 1.0)))
+
+
+def promised(problem: Problem, at: Trial) -> float:
+    """The loss that a step from ``at`` would leave if the schedule stayed as it is, or the present one: no replay is needed to
+    see that there is nothing to hope for."""
+    vector = step(problem, at, at.misfit.slope, 0.01)
+    moved = at.misfit.residual + at.misfit.slope @ np.log(vector / at.vector)
+    return min(at.loss, robust_loss(moved) + problem.unexpected(vector))
 
 
 def _improved(problem: Problem, at: Trial, slope: Matrix, damping: float, tries: int) -> Trial | None:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from tracekit.diagnosis.claim import Claim, change, percent, scaled, seconds
 from tracekit.diagnosis.finding import Change, Measure
+from tracekit.diagnosis.iteration_cost import CostForm
 from tracekit.diagnosis.signals import evidence, fact
 from tracekit.diagnosis.view import View
 
@@ -25,21 +26,24 @@ CROWD = 1.3
 @dataclass(frozen=True, slots=True)
 class _Steps:
     """What a token takes: ``fixed_ns`` of an iteration, ``each_ns`` for everybody who decodes in it (with the KV of the run's
-    requests), of all of it the share ``prompts`` for others' prompts; ``running`` when most tokens were made; ``limit_ns``."""
+    requests), of all of it the share ``prompts`` for others' prompts; ``running`` when most tokens were made; ``limit_ns``.
+    ``skew_ns`` is waited for the longest context where several decode, however many."""
 
     fixed_ns: float
     each_ns: float
     prompts: float
     running: int
     limit_ns: float
+    skew_ns: float = 0.0
 
     def token_ns(self, running: float) -> float:
-        return (self.fixed_ns + running * self.each_ns) / (1 - self.prompts)
+        return (self.fixed_ns + self.skew_ns * (running > 1) + running * self.each_ns) / (1 - self.prompts)
 
     @property
     def most(self) -> int:
         """As many may decode together; 0: even one is too slow."""
-        return max(math.floor((self.limit_ns * (1 - self.prompts) - self.fixed_ns) / self.each_ns), 0)
+        several = math.floor((self.limit_ns * (1 - self.prompts) - self.fixed_ns - self.skew_ns) / self.each_ns)
+        return several if several > 1 else int(self.token_ns(1) <= self.limit_ns)
 
 
 def crowded(view: View) -> Claim | None:
@@ -104,7 +108,10 @@ def _steps(view: View, measure: Measure, late: npt.NDArray[np.bool_]) -> _Steps 
     each = latency.d_ns + latency.e_ns * context
     if each <= 0 or others >= spent:
         return None
-    return _Steps(fixed, each, others / spent, int(decodes[order[busy]]), float(np.median(limits)))
+    running = int(decodes[order[busy]])
+    crowd, skew = decodes >= running / 2, CostForm(latency, asynchronous=False).skew_ns(rows)
+    waited = float(np.average(skew[crowd], weights=decodes[crowd]))
+    return _Steps(fixed, each, others / spent, running, float(np.median(limits)), waited)
 
 
 def _fewer(view: View, steps: _Steps) -> tuple[Change, ...]:
