@@ -7,6 +7,8 @@ cost follows what a kernel's does (KV that is read, pairs of query and key), so 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch.nn import functional
 
@@ -16,46 +18,80 @@ Scratch = dict[int, torch.Tensor]
 """Buffers for keys (0) and values (1), kept from one iteration to the next."""
 
 
+CALL = 128
+"""Tokens of padding that take about as long as attending over another group of sequences."""
+
+
 class CpuDecode:
     """One iteration's decodes over ``kv`` [num_blocks, layers, 2, block_size, kv_heads, head_dim], dense.
 
     ``block_table``, ``kv_lens``, padding and NaN past the end as in ``paged_decode_attention``. What is the same in all layers is
-    worked out here, once.
+    worked out here, once: sequences of about the same length are attended over together, padded to the longest of them. All
+    padded to the longest, a batch with one long context would read many times what a kernel reads.
     """
 
     def __init__(
         self, kv: torch.Tensor, block_table: torch.Tensor, kv_lens: torch.Tensor, scratch: Scratch | None = None
     ) -> None:
         _, layers, _, block_size, self._kv_heads, self._dim = kv.shape
-        used = (torch.arange(block_table.shape[1]) * block_size)[None] < kv_lens[:, None]
         self._lines = kv.view(-1, block_size * self._kv_heads * self._dim)
-        self._first = block_table[used].long() * (2 * layers)
         self._scratch = {} if scratch is None else scratch
-        self._spans: list[tuple[int, int, int]] = []
-        """Row, and from where to where its tokens lie among those gathered."""
-        at = 0
-        for row, length in enumerate(kv_lens.tolist()):
-            if length:
-                self._spans.append((row, at, at + length))
-                at += -(-length // block_size) * block_size
+        self._groups: list[tuple[torch.Tensor | None, int, int, int, torch.Tensor | None]] = []
+        """Rows (``None``: all of them), from where to where their tokens lie among those gathered, tokens each, the mask."""
+        lengths = kv_lens.tolist()
+        taken, unread, at = [], [], 0
+        for rows in _alike(lengths):
+            width = -(-max(lengths[row] for row in rows) // block_size)
+            some = None if len(rows) == len(lengths) else torch.tensor(rows)
+            table, own = (block_table, kv_lens) if some is None else (block_table[some], kv_lens[some])
+            past = torch.arange(width * block_size) >= own[:, None]
+            # past the last block a table holds anything
+            taken.append(table[:, :width].long().masked_fill_(past[:, ::block_size], 0).view(-1))
+            empty = past.view(-1).nonzero().view(-1)
+            unread.append(empty + at)
+            mask = past.logical_not()[:, None, None, :] if len(empty) else None
+            end = at + past.numel()
+            self._groups.append((some, at, end, width * block_size, mask))
+            at = end
+        self._first = torch.cat(taken) * (2 * layers) if taken else torch.zeros(0, dtype=torch.long)
+        self._unread = torch.cat(unread) if unread else self._first
 
     def attend(self, out: torch.Tensor, q: torch.Tensor, layer: int) -> None:
         """Attends one query per sequence, ``q`` [seqs, heads, head_dim], over ``layer``'s KV; rows of padding stay untouched.
 
-        Keys and values of the whole batch are gathered block by block, each a contiguous copy, and each sequence attends over
-        its own: padded to the longest, a batch with one long context would read many times what a kernel reads.
+        Keys and values of the whole batch are gathered block by block, each a contiguous copy.
         """
         keys, values = (self._gathered(2 * layer + half, half) for half in (0, 1))
-        queries = q.view(len(q), 1, self._kv_heads, -1, self._dim)
+        queries = q.view(len(q), self._kv_heads, -1, self._dim)
         target = out.view(queries.shape)
-        for row, first, end in self._spans:
-            target[row] = functional.scaled_dot_product_attention(
-                queries[row], keys[None, :, first:end], values[None, :, first:end]
-            )
+        for rows, first, end, tokens, mask in self._groups:
+            of_these = (-1, tokens, self._kv_heads, self._dim)
+            seen = functional.scaled_dot_product_attention(
+                queries if rows is None else queries[rows], keys[first:end].view(of_these).transpose(1, 2),
+                values[first:end].view(of_these).transpose(1, 2), attn_mask=mask,
+            )  # fmt: skip
+            if rows is None:
+                target.copy_(seen)
+            else:
+                target[rows] = seen
 
     def _gathered(self, offset: int, half: int) -> torch.Tensor:
-        taken = _taken(self._scratch, half, self._lines, self._first + offset)
-        return taken.view(-1, self._kv_heads, self._dim).transpose(0, 1)
+        taken = _taken(self._scratch, half, self._lines, self._first + offset).view(-1, self._kv_heads, self._dim)
+        taken.index_fill_(0, self._unread, 0.0)  # may be NaN, and 0 x NaN is NaN
+        return taken
+
+
+def _alike(lengths: Sequence[int]) -> list[list[int]]:
+    """Rows that have tokens in groups, the longest first; a group ends where its padding would cost more than another group."""
+    groups: list[list[int]] = []
+    longest = padding = 0
+    for row in sorted((row for row, length in enumerate(lengths) if length), key=lambda row: -lengths[row]):
+        padding += longest - lengths[row]
+        if not groups or padding > CALL:
+            groups.append([])
+            longest, padding = lengths[row], 0
+        groups[-1].append(row)
+    return [sorted(rows) for rows in groups]
 
 
 class CpuPrefill:

@@ -188,7 +188,7 @@ def test_decode_on_a_cpu_is_what_the_kernels_reference_says() -> None:
     from replay_kernels import paged_decode_attention
 
     generator = torch.Generator().manual_seed(0)
-    for seqs, width, heads, kv_heads, dim in ((5, 3, 4, 2, 16), (9, 6, 6, 6, 32), (1, 1, 8, 1, 64)):
+    for seqs, width, heads, kv_heads, dim in ((5, 3, 4, 2, 16), (9, 6, 6, 6, 32), (1, 1, 8, 1, 64), (14, 40, 4, 2, 16)):
         pool = torch.randn((seqs * width + 1, 2, 2, BLOCK, kv_heads, dim), generator=generator)
         table = (torch.randperm(seqs * width, generator=generator) + 1).view(seqs, width).int()
         lens = torch.randint(0, width * BLOCK + 1, (seqs,), generator=generator).int()
@@ -213,28 +213,31 @@ def test_decode_on_a_cpu_reads_each_sequences_own_kv_however_long_the_longest_is
     from replay_engine.torch_engine.cpu_attention import CpuDecode
 
     class Touched(TorchDispatchMode):
-        elements = 0
+        elements = calls = 0
 
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
             found = func(*args, **(kwargs or {}))
             if "index_select" in str(func) or "attention" in str(func):
                 self.elements += sum(each.numel() for each in args if isinstance(each, torch.Tensor) and each.dim() == 4)
                 self.elements += found.numel() if isinstance(found, torch.Tensor) else 0
+                self.calls += "attention" in str(func)
             return found
 
-    def touched(lens: list[int]) -> int:
+    def touched(lens: list[int]) -> tuple[int, int]:
         width = -(-max(lens) // BLOCK)
         pool = torch.zeros((len(lens) * width + 1, 1, 2, BLOCK, 2, 16))
         table = (torch.arange(len(lens) * width) + 1).view(len(lens), width).int()
         q = torch.zeros((len(lens), 4, 16))
         with Touched() as mode, torch.inference_mode():
             CpuDecode(pool, table, torch.tensor(lens, dtype=torch.int32)).attend(torch.empty_like(q), q, 0)
-        return mode.elements
+        return mode.elements, mode.calls
 
-    even = touched([10 * BLOCK] * 8)
+    even, calls = touched([10 * BLOCK] * 8)
     assert even >= 2 * 2 * 16 * 80 * BLOCK
-    assert touched([BLOCK] * 7 + [73 * BLOCK]) == even
-    assert touched([20 * BLOCK] * 8) > 1.9 * even
+    assert touched([BLOCK] * 7 + [73 * BLOCK]) == (even, 2 * calls)  # the long one alone
+    nearly = touched([10 * BLOCK - 1] * 4 + [10 * BLOCK] * 4)
+    assert nearly == (pytest.approx(even, rel=0.02), calls)  # about alike: together, with a mask
+    assert touched([20 * BLOCK] * 8)[0] > 1.9 * even
 
 
 def test_prefill_on_a_cpu_is_what_the_kernels_reference_says() -> None:
