@@ -26,7 +26,7 @@ __all__ = ["policy_from", "serving_command"]
 LARGEST = 1 << 20
 _OF_A_TRACE = (
     "says something of the trace, for a fit (calibrate), its --check and diagnose --observed; a replay shares the blocks that the"
-    " trace's own hashes name (docs/formats.md); expected it left out"
+    " trace names: `tracekit load FILE --shared-prefix N`, then replay it by its name; expected it left out here"
 )
 _SHELL = re.compile(r"(?:^|/)(?:ba|da|z|a)?sh$")
 _ENGINE = re.compile(r"\bvllm\s+serve\b|\bvllm\.entrypoints\b|\bsglang\.launch_server\b|\bsglang\s+serve\b")

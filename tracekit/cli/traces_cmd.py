@@ -21,6 +21,11 @@ REJECTS_SHOWN = 5
 Files = Annotated[
     list[str], typer.Argument(metavar="FILE...", help="Files, globs, a folder, or - for standard input; plain or gzipped.")
 ]
+SharedPrefix = Annotated[
+    int | None,
+    typer.Option("--shared-prefix", metavar="TOKENS", min=1, help="All prompts begin with the same so many tokens (a chat"
+                 " template, a system prompt), where the trace has no block hashes."),
+]  # fmt: skip
 Name = Annotated[str | None, typer.Option("--name", metavar="TEXT", help="The trace's name in the database.")]
 
 
@@ -37,6 +42,7 @@ def load(
     on_error: OnErrorOption = OnError.skip,
     max_dropped: MaxDropped = None,
     dedupe: Dedupe = False,
+    shared_prefix: SharedPrefix = None,
     name: Name = None,
     db: Db = DEFAULT_DB,
     as_json: AsJson = False,
@@ -50,7 +56,8 @@ def load(
     allowed = tolerance(on_error.value, max_dropped, dedupe)
     with Store(db).write("load a trace") as con:
         report = load_trace(con, files, name=name, mapping=list(mapping or ()), fmt=trace_format, arrival=arrival,
-                            tolerance=allowed, cached=None if cached is None else cached.value)  # fmt: skip
+                            tolerance=allowed, cached=None if cached is None else cached.value,
+                            shared_prefix=shared_prefix)  # fmt: skip
     emit({"schema": "tracekit.load/1", **report.as_dict()}, as_json, lambda: print_text("\n".join(_lines(report))))
 
 

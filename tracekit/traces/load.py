@@ -18,6 +18,7 @@ from tracekit.traces.ddl import create_tables
 from tracekit.traces.formats import Format, ReadOptions, detect, format_named
 from tracekit.traces.inputs import Source, open_sources
 from tracekit.traces.mapping import told_names
+from tracekit.traces.said_prefix import begin_alike
 from tracekit.traces.sidecars import attach_sidecars
 from tracekit.traces.stage import Reject, Stage
 from tracekit.traces.tolerance import Tolerance, check_again
@@ -80,17 +81,17 @@ class LoadedTrace:
 
 def load_trace(con: duckdb.DuckDBPyConnection, inputs: Inputs, *, name: str | None = None, mapping: Mapping = None,
                fmt: str | None = None, tolerance: Tolerance = DEFAULT, cached: Cached = None,
-               arrival: str | None = None) -> LoadReport:  # fmt: skip
+               arrival: str | None = None, shared_prefix: int | None = None) -> LoadReport:  # fmt: skip
     """Load a trace into the database of ``con`` (writable, inside a transaction that the caller owns).
 
     ``cached`` says whether the log's input counts have the cached tokens in them, ``arrival`` (``poisson:rate=5``) places
-    requests that have no arrivals. The same bytes read the same way are found, not loaded again. Errors: ``InputError``,
-    ``UsageError``.
+    requests that have no arrivals, ``shared_prefix`` how many tokens all prompts of a trace without block hashes begin with. The
+    same bytes read the same way are found, not loaded again. Errors: ``InputError``, ``UsageError``.
     """
     began = time.perf_counter()
     create_tables(con)
     with open_sources(inputs) as sources, Stage() as stage:
-        digest = _digest(sources, mapping, fmt, tolerance, cached, arrival)
+        digest = _digest(sources, mapping, fmt, tolerance, cached, arrival, shared_prefix)
         found = con.execute("SELECT trace FROM traces WHERE digest = ?", [digest]).fetchall()
         if found:
             report = report_of(con, int(found[0][0]))
@@ -99,6 +100,8 @@ def load_trace(con: duckdb.DuckDBPyConnection, inputs: Inputs, *, name: str | No
             return report
         chosen = _free_name(con, name, sources)
         arranged, why = _read(sources, stage, mapping, fmt, tolerance, cached, arrival)
+        if shared_prefix is not None:
+            begin_alike(arranged, shared_prefix, sources[0].name)
         trace = int(con.execute("SELECT coalesce(max(trace), 0) + 1 FROM traces").fetchall()[0][0])
         report = _report(arranged, sources, trace, chosen, digest, why)
         _insert(con, arranged, report, sources)
@@ -150,13 +153,14 @@ def report_of(con: duckdb.DuckDBPyConnection, trace: int) -> LoadReport:
 
 
 def _digest(sources: list[Source], mapping: Mapping, fmt: str | None, tolerance: Tolerance, cached: Cached,
-            arrival: str | None) -> str:  # fmt: skip
+            arrival: str | None, shared_prefix: int | None = None) -> str:  # fmt: skip
     """One file read with nothing said is known by its own sha256; anything else by a digest over all that matters."""
-    if len(sources) == 1 and not mapping and fmt is None and not (tolerance.dedupe or cached or arrival):
+    if len(sources) == 1 and not mapping and fmt is None and not (tolerance.dedupe or cached or arrival or shared_prefix):
         return sources[0].sha256
     said = sorted(mapping.items() if isinstance(mapping, dict) else mapping or [])
     matters = (fmt, said, [source.sha256 for source in sources], *(["dedupe"] if tolerance.dedupe else []),
-               *([cached, arrival] if cached or arrival else []))  # fmt: skip
+               *([cached, arrival] if cached or arrival else []),
+               *([("shared prefix", shared_prefix)] if shared_prefix else []))  # fmt: skip
     return hashlib.sha256(repr(matters).encode()).hexdigest()
 
 

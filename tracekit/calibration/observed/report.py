@@ -85,8 +85,8 @@ def _left_out(found: ObservedFit, known: Known) -> list[str]:
         clock = found.problem.seen.clock or "server"
         told.append(f"egress is 0: latencies of a {clock} clock end where the last token is made")
     if found.shared_prefix:
-        told.append(f"all prompts of the trace were taken to begin with the same {found.shared_prefix:,} tokens: a replay of a"
-                    " trace without block hashes does not know that")  # fmt: skip
+        told.append(f"all prompts of the trace were taken to begin with the same {found.shared_prefix:,} tokens: a replay"
+                    f" knows it of a trace loaded with --shared-prefix {found.shared_prefix}")  # fmt: skip
     return told
 
 
