@@ -28,6 +28,7 @@ def inputs_of(rows: np.ndarray, **more: object) -> MatrixInputs:
 def test_both_spellings_parse_to_nanoseconds() -> None:
     assert parse_slo("ttft=500ms,tpot=50ms,e2e=30s") == Slo(ttft_ns=500 * MS, tpot_ns=50 * MS, e2e_ns=30_000 * MS)
     assert parse_slo("itl=1.5us, stall=2m") == Slo(itl_ns=1_500, stall_ns=120_000 * MS)
+    assert parse_slo("e2e=1.5h") == Slo(e2e_ns=5_400_000 * MS)
     assert parse_goodput("ttft:200 tpot:50 e2el:5000") == Slo(ttft_ns=200 * MS, tpot_ns=50 * MS, e2e_ns=5_000 * MS)
     assert parse_goodput(["ttft:0.5"]) == Slo(ttft_ns=500_000)
 
@@ -47,7 +48,7 @@ def test_an_slo_is_written_in_the_units_of_people() -> None:
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("ttft=500", "expected a number with its unit (ns, us, ms, s, m)"),
+        ("ttft=500", "expected a number with its unit (ns, us, ms, s, m, h)"),
         ("ttft=0ms", "between 1 ns and a year"),
         ("ttft=1e30s", "between 1 ns and a year"),
         ("ttft=nan", "expected a number"),

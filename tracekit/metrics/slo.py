@@ -24,14 +24,14 @@ PARTS = ("ttft", "tpot", "itl", "stall", "e2e")
 UNLIMITED = np.iinfo(np.int64).max
 """The limit of a part that is not given."""
 
-_UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000}
+_UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000, "h": 3_600_000_000_000}
 _GOODPUT_NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "stall": "stall", "e2el": "e2e", "e2e": "e2e"}
 _DURATION = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([a-z]+)\s*")
 _LONGEST_NS = 10**9 * 86_400 * 365
 
 
 def parse_duration_ns(text: str, *, where: str = "duration") -> int:
-    """``"500ms"`` as nanoseconds; units ns, us, ms, s, m. Raises ``UsageError``: no unit, not positive, more than a year."""
+    """``"500ms"`` as nanoseconds; units ns, us, ms, s, m, h. Raises ``UsageError``: no unit, not positive, more than a year."""
     match = _DURATION.fullmatch(text)
     if match is None or match[2] not in _UNITS_NS:
         raise UsageError(f"{where} = '{shown(text)}': expected a number with its unit ({', '.join(_UNITS_NS)}), as in 500ms")
