@@ -53,7 +53,7 @@ def test_every_prompt_has_whole_blocks_of_it_and_a_replay_shares_them(tokens: in
 
 
 def test_read_otherwise_it_is_another_trace(capfd: pytest.CaptureFixture[str]) -> None:
-    for said in ([], ["--shared-prefix", "64"], ["--shared-prefix", "128"], ["--shared-prefix", "64"]):
+    for said in ([], ["--shared-prefix", "64"], ["--shared-prefix", "128"], ["--shared-prefix", "79"]):
         assert main(["load", "t.jsonl", *said, "--json"]) == 0
     found = [json.loads(line) for line in capfd.readouterr().out.replace("}\n{", "}\n\n{").split("\n\n") if line.strip()]
     assert [each["trace"] for each in found] == [1, 2, 3, 2]

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from replay_engine.profile import Profile, load_profile
 from tracekit.calibration.observed.settings import Known, known_settings
-from tracekit.calibration.observed.shared_prefix import begin_alike
+from tracekit.calibration.observed.shared_prefix import begin_alike, fitted_prefix
 from tracekit.diagnosis.diagnose import diagnose
 from tracekit.diagnosis.finding import Diagnosis, Finding
 from tracekit.diagnosis.from_observed import diagnose_observed
@@ -101,8 +101,10 @@ def diagnose_trace(
     told = () if prior is None else fitted_sets(prior, sets)
     known = known_settings(policy, (*(told if policy is None else ()), *sets), prior)
     source, clock, notes = _source(inputs, db)
-    if known.shared_prefix:
-        begin_alike(source, known.shared_prefix, known.policy.scheduler.block_size)
+    said = known.shared_prefix
+    alike = said if said is not None else fitted_prefix(prior, source) if prior is not None else 0
+    if alike:
+        begin_alike(source, alike, known.policy.scheduler.block_size)
     seen = observe(source)
     if not seen.has:
         raise InputError("no request has a latency: there is nothing to diagnose", file=source.name,

@@ -18,7 +18,7 @@ from tracekit.traces.ddl import create_tables
 from tracekit.traces.formats import Format, ReadOptions, detect, format_named
 from tracekit.traces.inputs import Source, open_sources
 from tracekit.traces.mapping import told_names
-from tracekit.traces.said_prefix import begin_alike
+from tracekit.traces.said_prefix import begin_alike, whole_blocks
 from tracekit.traces.sidecars import attach_sidecars
 from tracekit.traces.stage import Reject, Stage
 from tracekit.traces.tolerance import Tolerance, check_again
@@ -89,6 +89,7 @@ def load_trace(con: duckdb.DuckDBPyConnection, inputs: Inputs, *, name: str | No
     same bytes read the same way are found, not loaded again. Errors: ``InputError``, ``UsageError``.
     """
     began = time.perf_counter()
+    shared_prefix = None if shared_prefix is None else whole_blocks(shared_prefix)
     create_tables(con)
     with open_sources(inputs) as sources, Stage() as stage:
         digest = _digest(sources, mapping, fmt, tolerance, cached, arrival, shared_prefix)

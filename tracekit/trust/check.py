@@ -12,7 +12,7 @@ import numpy as np
 from replay_engine.policy import Policy
 from replay_engine.profile import Profile, load_profile
 from tracekit.calibration.observed.settings import said_of
-from tracekit.calibration.observed.shared_prefix import begin_alike
+from tracekit.calibration.observed.shared_prefix import begin_alike, fitted_on, fitted_prefix
 from tracekit.delivery import delivery_note
 from tracekit.diagnosis.run_data import RunData
 from tracekit.door_facts import door_facts
@@ -116,17 +116,11 @@ def _source(inputs: str | Sequence[str], db: str | Path, limit: int | None) -> T
 def _share(setup: Setup, tokens: int | None) -> list[str]:
     """All prompts begin with the same ``tokens``; ``None``: with as many as the profile was fitted under on this very trace.
     Returns what to note."""
-    source = setup.source
-    if tokens is None and source.run_offsets is None and _fitted_on(setup):
-        tokens = int(setup.profile.fit.get("shared_prefix", 0))
+    tokens = fitted_prefix(setup.profile, setup.source) if tokens is None else tokens
     if not tokens:
         return []
-    begin_alike(source, tokens, setup.policy.scheduler.block_size)
+    begin_alike(setup.source, tokens, setup.policy.scheduler.block_size)
     return [f"all prompts are taken to begin with the same {tokens:,} tokens"]
-
-
-def _fitted_on(setup: Setup) -> bool:
-    return any(setup.source.name in source for source in setup.profile.provenance.values())
 
 
 def _setup_of(config: Config, profile: Profile, seed: int) -> Setup:
@@ -196,7 +190,7 @@ def _sensitivity(setup: Setup, predicted: Latencies, steps: _Steps) -> float | N
 def _notes(setup: Setup, data: RunData) -> list[str]:
     fit: Mapping[str, Any] = setup.profile.fit
     notes = [f"policy: {note}" for note in setup.policy.notes]
-    if _fitted_on(setup):
+    if fitted_on(setup.profile, setup.source):
         notes.append("same-run check: the profile was fitted on this trace")
     delivered = delivery_note(setup.profile, setup.policy.rules)
     notes += [delivered] if delivered is not None else []

@@ -95,12 +95,12 @@ def _fit(
     engine = known.policy.scheduler
     crowd = crowd_of(source, seen, engine.block_size, caching=engine.enable_prefix_caching)
     known, limits = _first_limits(known, crowd)
-    start, starts, counting, spent = _started(loaded, known, seen, expected, guess, say)
+    head = _head(source, seen)
+    start, starts, counting, spent = _started(loaded, known, seen, expected, guess, head, say)
     free = _free(seen, expected)
     problem = Problem(replayer=Replayer(source, known.policy), seen=seen, expected=expected, free=free, counting=counting)
     problem.replayer.count = spent
-    short = _head(source, seen) is not None
-    best = descend(problem, start, rounds=4 if short else 20, near=0 if short else 8, told=say)
+    best = descend(problem, start, rounds=20 if head is None else 4, near=8 if head is None else 0, told=say)
     scan = Scan(problem=problem, best=best, profile=known.profile, limits=limits)
     _scanned(scan, known, crowd, say)
     shared = scan_shared(scan, known, say)
@@ -120,8 +120,8 @@ def _head(source: TraceSource, seen: Observations) -> int | None:
         return HEAD
     tpot = seen.tpot[seen.used & (seen.tpot > 0)]
     arrived = source.arrival_ns - source.arrival_ns[0]
-    if not len(tpot) or float(arrived[-1]) < STEPS * float(np.median(tpot)):
-        return None
+    if not len(tpot) or min(float(arrived[-1]) / float(np.median(tpot)), float(source.output_tokens.sum())) < STEPS:
+        return None  # an engine that idles in between makes no iterations then
     head = max(int(np.searchsorted(arrived, BEGUN * float(np.median(tpot)))), 1 + _place(seen.used, SOME))
     return head if head <= len(seen.used) // 2 else None
 
@@ -145,10 +145,9 @@ def _free(seen: Observations, expected: Expected) -> npt.NDArray[np.bool_]:
 
 
 def _started(
-    loaded: LoadedTrace, known: Known, seen: Observations, expected: Expected, guess: Vector, say: Say | None
-) -> tuple[Vector, list[tuple[str, float]], str | None, int]:
-    """The best of several starts after a few steps each, on the beginning of a long trace; and how many replays that took."""
-    head = _head(source_of(loaded, known), seen)
+    loaded: LoadedTrace, known: Known, seen: Observations, expected: Expected, guess: Vector, head: int | None, say: Say | None
+) -> tuple[Vector, list[tuple[str, float]], str | None, int]:  # fmt: skip
+    """The best of several starts after a few steps each, on the first ``head`` requests; and how many replays that took."""
     source = source_of(loaded, known, head)
     part = replace(seen, **{name: getattr(seen, name)[: source.total] for name in ("queue", "ttft", "tpot", "e2e", "used")})
     replayer, found, free = Replayer(source, known.policy), [], _free(part, expected)

@@ -79,23 +79,25 @@ class Replayer:
             raise UsageError("the latencies of several engines: expected the trace and the settings of one (no [fleet], no [pd])")
         self.source, self.policy = source, policy
         self.count = 0
-        self._known: OrderedDict[tuple[SchedulerConfig, Latency], Replayed] = OrderedDict()
+        self._known: OrderedDict[tuple[TraceSource, SchedulerConfig, Latency], Replayed] = OrderedDict()
 
     def under(self, policy: Policy) -> Replayer:
-        """The same source under other settings of ``[scheduler]``, counting on."""
+        """The same source under other settings, counting on."""
         other = Replayer(self.source, policy)
-        other.count, other._known = self.count, self._known
+        other.count = self.count
+        if policy.rules == self.policy.rules:  # only then do the settings of [scheduler] tell replays apart
+            other._known = self._known
         return other
 
     def over(self, source: TraceSource) -> Replayer:
         """Another source, the same requests at the same times, under the same settings, counting on."""
         other = Replayer(source, self.policy)
-        other.count = self.count
+        other.count, other._known = self.count, self._known
         return other
 
     def run(self, latency: Latency) -> Replayed:
         """Replay, or remember. ``ConfigError``: the settings do not let this trace through."""
-        key = (self.policy.scheduler, latency)
+        key = (self.source, self.policy.scheduler, latency)
         if key in self._known:
             self._known.move_to_end(key)
             return self._known[key]

@@ -11,9 +11,10 @@ import numpy.typing as npt
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
+    from replay_engine.profile import Profile
     from tracekit.traces.source import TraceSource
 
-__all__ = ["Sharing", "begin_alike"]
+__all__ = ["Sharing", "begin_alike", "fitted_on", "fitted_prefix"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -31,6 +32,18 @@ def begin_alike(source: TraceSource, tokens: int, block_size: int) -> None:
     source.run_first = np.ones(runs, np.int64)
     source.run_len = blocks[has].astype(np.int64)
     source.shared_blocks = blocks.astype(np.int64)
+
+
+def fitted_prefix(profile: Profile, source: TraceSource) -> int:
+    """Tokens that all prompts of ``source`` begin with, as a fit to this very trace took them to; 0: none, or another trace."""
+    if source.run_offsets is not None or not fitted_on(profile, source):
+        return 0
+    return int(profile.fit.get("shared_prefix", 0))
+
+
+def fitted_on(profile: Profile, source: TraceSource) -> bool:
+    """Whether ``profile`` was fitted to the trace of ``source``, by its name."""
+    return any(source.name in told for told in profile.provenance.values())
 
 
 class Sharing:

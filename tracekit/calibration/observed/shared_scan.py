@@ -22,18 +22,21 @@ __all__ = ["scan_shared"]
 FULL = 0.97
 """A share of all blocks in use at which memory counts as having been full."""
 ROUNDS, NEAR = 8, 4
+STRIDE, PATIENCE = 4, 2
+"""Lengths tried are so many times as long as the one before, until so many in turn explain less: the loss is rugged, and one
+block of a long beginning may not show."""
 
 
 def scan_shared(scan: Scan, known: Known, told: Callable[[str], None] | None = None) -> int:
     """Tokens that all prompts are found to begin with (whole blocks of them; 0: none), with ``scan`` under them from here on."""
     if known.shared_prefix is not None or not _tellable(scan, known):
         return known.shared_prefix or 0
-    tried: dict[int, tuple[Problem, Trial]] = {0: (scan.problem, scan.best)}
-    count = 1
-    while count == 1 or _best(tried) == count // 2:  # a longer one, as long as that explains more
-        if not _try(scan, tried, count):
-            break
-        count *= 2
+    none = follow(scan.problem, scan.best, ROUNDS, NEAR)  # as many steps as the others get
+    tried: dict[int, tuple[Problem, Trial]] = {0: (scan.problem, min(scan.best, none, key=lambda each: each.loss))}
+    count, worse = 1, 0
+    while worse < PATIENCE and _try(scan, tried, count):  # a longer one, as long as that explains more
+        worse = 0 if _best(tried) == count else worse + 1
+        count *= STRIDE
     while (between := _between(tried)) is not None and _try(scan, tried, between):
         pass
     size = scan.problem.replayer.policy.scheduler.block_size
