@@ -88,18 +88,18 @@ def _report(model: Any, options: Any, latency: Latency, given: argparse.Namespac
 
 
 def _figures(predicted: list[dict[str, float]], rounds: list[list[dict[str, float]]]) -> dict[str, Figure]:
-    observed, halves = middle(rounds), _halves(rounds)
+    observed = middle(rounds)
     figures: dict[str, Figure] = {}
     for name in OBJECTIVES:
         tau, regret = agreement(predicted, observed, name)
-        own, own_regret = agreement(*halves, name)
+        own, own_regret = ("one round", "one round") if len(rounds) < 2 else _of_itself(rounds, name)
         head = name == OBJECTIVES[0]
         figures[f"{name}_tau"] = Figure(
-            value=tau, unit="", target=TAU if head else None, reference=f"the halves of the engine's rounds agree at {own:.3f}"
+            value=tau, unit="", target=TAU if head else None, reference=f"the halves of the engine's rounds agree: {own}"
         )
         figures[f"{name}_regret"] = Figure(
             value=100 * regret, unit="%", target=REGRET if head else None, at_most=True,
-            reference=f"one half's best by the other half: {own_regret:.1%}",
+            reference=f"one half's best by the other half: {own_regret}",
         )  # fmt: skip
     first = OBJECTIVES[0]
     if len(rounds) > 2:
@@ -119,11 +119,12 @@ def _notes(names: list[str], predicted: list[dict[str, float]], rounds: list[lis
     best = min(zip(predicted, names, strict=True), key=lambda each: each[0][first])[1]
     true = min(zip(observed, names, strict=True), key=lambda each: each[0][first])[1]
     notes = [f"predicted best: {best}; observed best: {true}"]
-    if len(rounds) > 1:
-        tau, regret = redrawn(predicted, rounds, first)
-        notes.append(
-            f"rounds drawn again, 90 % of {first}: tau {tau[0]:.3f} to {tau[1]:.3f}, regret {regret[0]:.1%} to {regret[1]:.1%}"
-        )
+    if len(rounds) < 2:
+        return notes
+    tau, regret = redrawn(predicted, rounds, first)
+    notes.append(
+        f"rounds drawn again, 90 % of {first}: tau {tau[0]:.3f} to {tau[1]:.3f}, regret {regret[0]:.1%} to {regret[1]:.1%}"
+    )
     own_tau, own_regret = agreement(*_halves(rounds), first)
     if 100 * own_regret > REGRET or own_tau < TAU:
         notes.append(
@@ -134,7 +135,12 @@ def _notes(names: list[str], predicted: list[dict[str, float]], rounds: list[lis
 
 
 def _halves(rounds: list[list[dict[str, float]]]) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
-    return middle(rounds[::2]), middle(rounds[1::2] or rounds)
+    return middle(rounds[::2]), middle(rounds[1::2])
+
+
+def _of_itself(rounds: list[list[dict[str, float]]], name: str) -> tuple[str, str]:
+    tau, regret = agreement(*_halves(rounds), name)
+    return f"{tau:.3f}", f"{regret:.1%}"
 
 
 Range = tuple[float, float]

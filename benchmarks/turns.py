@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tracekit.cycles import quiet_gc
+
 __all__ = ["Ring", "engine_clock", "least", "together"]
 
 
@@ -98,16 +100,13 @@ def together(jobs: Sequence[Callable[[Callable[[], None]], Any]]) -> list[Any]:
 
     threads = [threading.Thread(target=run, args=(me,), daemon=True) for me in range(len(jobs))]
     gc.collect()
-    gc.disable()
-    try:
+    with quiet_gc():
         for each in threads:
             each.start()
         if jobs:
             ring.start()
         for each in threads:
             each.join()
-    finally:
-        gc.enable()
     if failed:
         raise failed[0]
     return found

@@ -82,11 +82,11 @@ def _importance(document: Mapping[str, Any]) -> Drawing | None:
     shares = {name: 100 * float(share) for name, share in (document.get("importance") or {}).items()}
     if not shares:
         return None
-    make = partial(_bars, list(shares), "importance", list(shares.values()), "knob", "share of what trials differ by")
+    make = partial(_bars, list(shares), "importance", list(shares.values()), "knob", "share of how the value varies")
     first = max(shares, key=lambda name: shares[name])
     n = (document.get("importance_of") or {}).get("n")
     told = "" if n is None else f", n = {n} trials"
-    return Drawing("importance", f"What trials differ by: most by {first} ({shares[first]:.0f} %{told}).", make,
+    return Drawing("importance", f"How the value varies over the space: {first} the most ({shares[first]:.0f} %{told}).", make,
                    ("Knob", "Share"), [[name, f"{value:.1f} %"] for name, value in shares.items()])  # fmt: skip
 
 

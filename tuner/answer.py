@@ -14,6 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from replay_engine.config import ConfigError
 from replay_engine.policy import Policy, as_vllm_flags
+from tracekit.errors import TracekitError
 from tracekit.experiments.knobs import differing, flat_policy, knob_text
 from tuner.cells import Result
 from tuner.gains import Gain, gain_of
@@ -256,7 +257,7 @@ def _reached(study: TuneStudy, lookup: Lookup, winner: Candidate, policy: Policy
     for objective in plan.objectives:
         try:
             found.append(evaluate(plan, objective, policy, lookup.replays))
-        except ArithmeticError:
+        except (TracekitError, ConfigError, ArithmeticError):  # as a trial that fails
             found.append(None)
     return found
 

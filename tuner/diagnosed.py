@@ -88,11 +88,13 @@ def _no_knob(found: Diagnosis) -> str | None:
 
 def between_alone(base: Sequence[Result]) -> float:
     """Which share of the requests that miss their SLO miss nothing but limits on the time between tokens, at most."""
-    lost = sum(result["n"] - result["met"] for result in base)
-    others: dict[str, int] = {}
-    for part, missed in ((part, missed) for result in base for part, missed in result["missed"].items() if part not in BETWEEN):
-        others[part] = others.get(part, 0) + missed
-    return 1 - max(others.values(), default=0) / lost if lost else 0.0
+    lost = alone = 0
+    for result in base:
+        mine, missed = result["n"] - result["met"], result["missed"]
+        others = max((count for part, count in missed.items() if part not in BETWEEN), default=0)
+        lost += mine
+        alone += max(min(mine - others, sum(missed.get(part, 0) for part in BETWEEN)), 0)
+    return alone / lost if lost else 0.0
 
 
 def _has_knob(finding: Finding) -> bool:

@@ -31,6 +31,8 @@ def estimated(plan: TunePlan, replays: Replays, folder: Path, given: Mapping[str
     rates = sum(objective.rates for objective in plan.objectives)
     of_trial = (BISECTED * rates + (rates < len(plan.objectives))) * search
     answer = _of_answer(plan)
+    if given["verify"] is not None:
+        answer += given["top"] * (len(plan.trace.held) or search)  # as simulated
     if rates:
         answer += of_trial  # of the recommended one, where it is no trial's
     most = (trials - there) * of_trial + answer
@@ -43,10 +45,10 @@ def estimated(plan: TunePlan, replays: Replays, folder: Path, given: Mapping[str
 
 
 def _of_answer(plan: TunePlan) -> int:
-    """Replays of the answer, if every knob is changed and none of them was replayed before."""
+    """Replays of the answer, if every knob is changed and none of them was replayed before; without a step back from cliffs."""
     search, held, knobs = len(plan.trace.search), len(plan.trace.held), len(plan.space.knobs)
     steps = sum(2 if knob.ordered else len(knob.levels) - 1 for knob in plan.space.knobs)
-    chosen = (LOOKED_AT * steps + knobs) * search
+    chosen = (LOOKED_AT * steps + knobs + 1) * search  # and the engine's defaults
     alone = 2 * knobs * (held + (search if plan.trace.turns else 0)) if held else 0
     others = sum(2 * (len(trace.search) + len(trace.held)) for trace in plan.also)
     return chosen + alone + (3 + 2 * CASES) * held + others
@@ -60,4 +62,5 @@ def _text(document: Mapping[str, Any], of_trial: int) -> str:
     proof = f"; then {engine} replays on a real engine, which take what it takes" if engine else ""
     how = f"at {document['seconds_each']:.2f} s each with {document['workers']} workers about {document['minutes']:.1f} minutes"
     return (f"up to {most:,} replays: {left * of_trial:,} for {left} trials{kept}, fewer where one is pruned, and"
-            f" {document['answer_replays']:,} for the answer, fewer where it changes few knobs; {how} if all are needed{proof}")
+            f" {document['answer_replays']:,} for the answer, fewer where it changes few knobs, more where all"
+            f" that is best stands beside a cliff; {how} if all are needed{proof}")

@@ -35,7 +35,7 @@ class FrontSampler(PointSampler):
         super().__init__(space, seed, 1.0, known)
         self._signs = np.array([1.0 if direction == "maximize" else -1.0 for direction in directions])
 
-    def heights(self, trials: Sequence[FrozenTrial], rng: np.random.Generator) -> list[tuple[FrozenTrial, float]]:
+    def heights(self, trials: Sequence[FrozenTrial]) -> list[tuple[FrozenTrial, float]]:
         """Below 0 by how far a trial is behind the best of each objective, in the sum."""
         done = [trial for trial in trials if trial.state == TrialState.COMPLETE and trial.values]
         if not done:

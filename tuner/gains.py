@@ -86,9 +86,14 @@ def gain_of(base: Sequence[Result], level: Sequence[Result],
 
 
 def _verdict(of_mean: Verdict, low: float | None, high: float | None) -> Verdict:
-    if of_mean != "within noise" or low is None or high is None:
+    """Of the mean of the differences, and where that tells nothing of the interval; where the two say opposite things neither is
+    told."""
+    if low is None or high is None:
         return of_mean
-    return "better" if low > 0 else "worse" if high < 0 else of_mean
+    if of_mean == "within noise":
+        return "better" if low > 0 else "worse" if high < 0 else of_mean
+    opposite = (of_mean == "better" and high < 0) or (of_mean == "worse" and low > 0)
+    return "within noise" if opposite else of_mean
 
 
 def _rates(results: Sequence[Result]) -> Floats:

@@ -59,7 +59,10 @@ def importance_of(space: Space, trials: Sequence[FrozenTrial], seed: int) -> Imp
     r2 = round(1 - float(((left_out - y) ** 2).sum()) / float((((y - y.mean()) * n / (n - 1)) ** 2).sum()), 4)
     if r2 < TOLD:
         return Importance(n=n, r2=r2, why=f"{n} trials do not predict one another")
-    effects = _effects(space, model, _some_points(space, rng))
+    points = _some_points(space, rng)
+    if not points:
+        return Importance(n=n, r2=r2, why="hardly any configuration of the space is possible")
+    effects = _effects(space, model, points)
     total = sum(effects.values())
     if total <= 0:
         return Importance(n=n, r2=r2, why="no knob alone changes what is predicted")

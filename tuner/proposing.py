@@ -96,7 +96,7 @@ class PointSampler(BaseSampler):
         for point in moves:
             if _mark(point) not in left_out and not self._proved(trials, point):
                 return point
-        values = self.heights(trials, rng)
+        values = self.heights(trials)
         candidates, codes = self._candidates(values, rng, left_out)
         if len(values) < 2 or len(tried) < self.at_first(moves):
             order = self.anywhere(codes, tried, rng) if candidates else []
@@ -107,7 +107,7 @@ class PointSampler(BaseSampler):
                 return candidates[at]
         raise LookupError("every configuration of the space was tried")
 
-    def heights(self, trials: Sequence[FrozenTrial], rng: np.random.Generator) -> list[tuple[FrozenTrial, float]]:
+    def heights(self, trials: Sequence[FrozenTrial]) -> list[tuple[FrozenTrial, float]]:
         """Trials of which it is known what they come to, and how good that is: more is better."""
         values = [(t, v) for t in trials if (v := estimated_value(t)) is not None and np.isfinite(v)]
         return [(trial, self._sign * value) for trial, value in values]

@@ -133,7 +133,7 @@ def _reasons(document: Mapping[str, Any]) -> Iterator[str]:
     yield f"Neighbours, one step of one knob: {'no cliff' if not cliffs else 'CLIFF at ' + '; '.join(cliffs)}"
     yield from (f"  {_level(each)}: {100 * (each['ratio'] - 1):+.1f} %" for each in document["neighbours"])
     if others:
-        yield f"Not to be told from {others} other configuration{'s' * (others > 1)}; this one {document['winner']['why']}."
+        yield f"Not to be told from {others} other configuration{'s' * (others > 1)}; this one {_why(document)}."
     for kind, title in (("plus", "The current policy with one change"), ("minus", "The winner without one change")):
         rows = document["ablation"][kind]
         if rows:
@@ -148,13 +148,21 @@ def _reasons(document: Mapping[str, Any]) -> Iterator[str]:
     yield from _front(document)
 
 
+def _why(document: Mapping[str, Any]) -> str:
+    """A report of an older version does not say."""
+    return str(document["winner"].get("why") or "is the nearest to the current policy")
+
+
 def _important(document: Mapping[str, Any]) -> str:
-    of = document["importance_of"]
+    of = document.get("importance_of") or {"n": sum(document["trials"][state] for state in ("complete", "pruned")), "r2": None,
+                                           "why": None}  # a report of an older version
     foretold = "" if of["r2"] is None else f"; each is predicted from the others with an R2 of {of['r2']:.2f}"
     if of["why"] is not None:
         return f"Knobs by importance: not told ({of['why']}{foretold})"
     shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in document["importance"].items())
-    return f"Knobs by importance, over the whole space: {shares} (n = {of['n']} trials{foretold})"
+    named = list(document.get("objectives") or [])
+    for_what = f" for {named[0]}" if len(named) > 1 else ""  # of several the first
+    return f"Knobs by importance{for_what}, over the whole space: {shares} (n = {of['n']} trials{foretold})"
 
 
 def _plain(value: float | None) -> str:

@@ -122,8 +122,11 @@ class WindowSources:
             rows = self._kept(key, TraceSource.rows_of(con, trace, part))
             together, self._together = self._together, []
             for other, piece in together:
-                if (own := _rows_key(other, piece)) not in self._rows and self._bytes < MOST_KEPT:
+                own = _rows_key(other, piece)
+                if own not in self._rows:
                     self._kept(own, TraceSource.rows_of(con, other, piece))
+                if own not in self._rows:
+                    break  # there is no room for more
         return rows
 
     def _kept(self, key: str, rows: TraceRows) -> TraceRows:

@@ -266,7 +266,8 @@ def _plateau(study: Study, theme: Theme) -> Iterator[Any]:
         first = next(iter(shares))
         told = (study.answer or {}).get("importance_of")
         n = "" if told is None else f" (n = {count(told['n'])} trials)"
-        said = f"{first} explains most of how the value varies over the space: {100 * shares[first]:.0f} % of it{n}."
+        what = study.objectives[0].name if len(study.objectives) > 1 else "the value"
+        said = f"{first} alone has {what} vary the most over the space: {100 * shares[first]:.0f} %{n}."
         rows = [[name, percent(share)] for name, share in shares.items()]
         yield figure_with_table("tn-shares", shares_figure(shares, theme), said, ("Knob", "Share"), rows)
 

@@ -66,5 +66,20 @@ def test_what_only_time_between_tokens_explains_is_what_no_other_part_does(misse
     assert 0 <= share <= 1
     for part in ("ttft", "e2e", "not_finished"):
         assert share * sum(lost) <= sum(lost) - sum(each.get(part, 0) for each in missed) + 1e-9
-    if all(set(each) <= {"tpot", "itl", "stall"} for each in missed):
-        assert share == (1 if sum(lost) else 0)
+        assert share * sum(lost) <= sum(each.get(name, 0) for each in missed for name in ("tpot", "itl", "stall")) + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("windows", "share"),
+    [
+        ([(100, {"ttft": 50, "e2e": 60})], 0.0),  # no limit between tokens at all
+        ([(100, {"ttft": 100, "tpot": 0}), (100, {"e2e": 100, "tpot": 0})], 0.0),  # another part in each window
+        ([(100, {})], 0.0),  # degraded: they miss none of the parts
+        ([(100, {"tpot": 100})], 1.0),
+        ([(100, {"tpot": 80, "ttft": 40})], 0.6),
+        ([(100, {"stall": 30}), (100, {"ttft": 100, "stall": 100})], 0.15),
+    ],
+)
+def test_misses_of_no_limit_between_tokens_are_not_counted(windows: list[tuple[int, dict[str, int]]], share: float) -> None:
+    found = between_alone([{"n": 200, "met": 200 - lost, "missed": missed} for lost, missed in windows])
+    assert found == pytest.approx(share)

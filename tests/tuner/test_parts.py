@@ -412,7 +412,9 @@ def test_the_rows_of_a_window_are_read_once_and_serve_every_scale(tmp_path: Path
     assert counting.opened == 2
 
 
-def test_windows_that_belong_together_are_read_in_one_go_and_are_the_same(tmp_path: Path) -> None:
+def test_windows_that_belong_together_are_read_in_one_go_and_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trace, store = tmp_path / "t.jsonl", Store(tmp_path / "t.duckdb")
     assert main(["synth", str(trace), "--requests", "60", "--arrival", "poisson:rate=8", "--input", "600", "--output", "20"]) == 0
     assert main(["load", str(trace), "--db", str(store.path)]) == 0
@@ -426,6 +428,14 @@ def test_windows_that_belong_together_are_read_in_one_go_and_are_the_same(tmp_pa
         for name in ("arrival_ns", "start_ns", "prompt_tokens", "output_tokens", "counted", "req_idx"):
             np.testing.assert_array_equal(getattr(kept, name), getattr(own, name), err_msg=name)
     assert counting.opened == 1
+    monkeypatch.setattr("tuner.windows.MOST_KEPT", 0)  # no room: each is read when it is asked for, and none for nothing
+    read: list[int] = []
+    rows_of = TraceSource.rows_of
+    monkeypatch.setattr(TraceSource, "rows_of", staticmethod(lambda *args: (read.append(1), rows_of(*args))[1]))
+    tight = WindowSources(store, windows)
+    for at, window in enumerate(windows):
+        tight.get(window, 2.0)
+        assert len(read) == at + 2  # the first one also found that there is no room
 
 
 def test_a_key_says_what_decides_a_replay_whatever_was_asked_for_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,6 +104,17 @@ def test_an_interval_is_spoken_of_where_there_is_one(report: tuple[TuneReport, P
         assert ("the interval is where 90 %" in text) is said and number in text
 
 
+def test_an_answer_of_an_older_version_is_still_rendered(report: tuple[TuneReport, Path]) -> None:
+    """It does not say of how many trials importance is, nor why this one of those that come to the same."""
+    document = {**report[0].document, "importance": {"max_num_seqs": 0.75, "max_num_batched_tokens": 0.25}}
+    document["alike"] = [*document["alike"], document["alike"][0]]
+    document["winner"] = {name: value for name, value in document["winner"].items() if name != "why"}
+    del document["importance_of"]
+    text = render_report(document)
+    assert "this one is the nearest to the current policy" in text
+    assert "max_num_seqs 75 %, max_num_batched_tokens 25 % (n = " in text
+
+
 def test_the_first_trials_are_what_runs_and_the_defaults(bursts: str, tmp_path: Path) -> None:
     tune(bursts, db=tmp_path / "a.duckdb", sets=["max_num_batched_tokens=4096"], **{**SMALL, "trials": 2, "windows": 2})
     first, second = study_of(tmp_path / "a.duckdb").trials()
