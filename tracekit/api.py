@@ -52,8 +52,8 @@ def load(
     cached: Literal["inside", "outside"] | None = None, on_error: str = "skip", max_dropped: str | float | None = None,
     dedupe: bool = False, shared_prefix: int | None = None, name: str | None = None, db: str | Path = "tracekit.duckdb",
 ) -> LoadedInto:  # fmt: skip
-    """Load a trace (files, globs, a folder) into ``db``; the same bytes are found, not loaded again. ``shared_prefix``: tokens that
-    all prompts begin with, where the trace has no block hashes. Errors: ``UsageError``, ``InputError``, ``LockedError``."""
+    """Load a trace (files, globs, a folder) into ``db``; the same bytes are found, not loaded again. ``shared_prefix``: tokens
+    that all prompts begin with, where the trace has no block hashes. Errors: ``UsageError``, ``InputError``, ``LockedError``."""
     allowed = tolerance(on_error, max_dropped, dedupe)
     given = [files] if isinstance(files, str) else list(files)
     with Store(db).write("load a trace") as con:
