@@ -81,17 +81,17 @@ def gain_of(base: Sequence[Result], level: Sequence[Result],
         n=n, requests=requests, base=mean, level=float(after.mean()),
         base_attainment=sum(r["met"] for r in base) / max(requests, 1),
         level_attainment=sum(r["met"] for r in level) / max(requests, 1), estimate=estimate, low=low, high=high,
-        verdict=_verdict(judge(paired_interval(before, after, "difference"), "high"), low, high),
+        verdict=_verdict(judge(paired_interval(before, after, "difference"), "high"), estimate, low, high),
     )  # fmt: skip
 
 
-def _verdict(of_mean: Verdict, low: float | None, high: float | None) -> Verdict:
-    """Of the mean of the differences, and where that tells nothing of the interval; where the two say opposite things neither is
-    told."""
-    if low is None or high is None:
+def _verdict(of_mean: Verdict, estimate: float | None, low: float | None, high: float | None) -> Verdict:
+    """Of the mean of the differences, and where that tells nothing of the interval; where the interval says the opposite of the
+    estimate beside it, or of the mean, neither is told."""
+    if estimate is None or low is None or high is None:
         return of_mean
     if of_mean == "within noise":
-        return "better" if low > 0 else "worse" if high < 0 else of_mean
+        return "better" if low > 0 and estimate > 0 else "worse" if high < 0 and estimate < 0 else of_mean
     opposite = (of_mean == "better" and high < 0) or (of_mean == "worse" and low > 0)
     return "within noise" if opposite else of_mean
 
