@@ -86,7 +86,9 @@ def _importance(document: Mapping[str, Any]) -> Drawing | None:
     first = max(shares, key=lambda name: shares[name])
     n = (document.get("importance_of") or {}).get("n")
     told = "" if n is None else f", n = {n} trials"
-    return Drawing("importance", f"How the value varies over the space: {first} the most ({shares[first]:.0f} %{told}).", make,
+    named = list(document.get("objectives") or [])
+    what = named[0] if len(named) > 1 else "the value"  # of several the first
+    return Drawing("importance", f"How {what} varies over the space: {first} the most ({shares[first]:.0f} %{told}).", make,
                    ("Knob", "Share"), [[name, f"{value:.1f} %"] for name, value in shares.items()])  # fmt: skip
 
 

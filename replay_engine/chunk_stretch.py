@@ -31,9 +31,8 @@ def constant_chunks(state: State) -> tuple[list[Part], int, int] | None:
     cap = state.cap() if state.threshold else 0
     spare, newest, lasts = state.budget - state.decodes.count, state.decodes.newest, _MANY
     parts: list[Part] = []
-    loose = state.loose
-    for ticket in sorted(loose) if len(loose) > 1 else loose:
-        seq = loose[ticket]
+    for ticket in sorted(state.loose):
+        seq = state.loose[ticket]
         comp = seq.comp
         left = seq.nt - comp
         tokens = cap if 0 < cap < left else left
@@ -54,10 +53,9 @@ def constant_chunks(state: State) -> tuple[list[Part], int, int] | None:
 
 
 class ChunkStretch:
-    """Such stretches of one scheduler on one simulated executor. ``row``: why the head stood refused in the last one; ``over``:
-    the iteration after which no chunk stays what it is, since a prompt's last one is next: nothing is to be looked for there."""
+    """Such stretches of one scheduler on one simulated executor. ``row``: why the head stood refused in the last one."""
 
-    __slots__ = ("_asynchronous", "_careful", "_executor", "_fair", "_pool", "_recorder", "_state", "over", "row")
+    __slots__ = ("_asynchronous", "_careful", "_executor", "_fair", "_pool", "_recorder", "_state", "row")
 
     def __init__(self, state: State, executor: SimExecutor, recorder: Recorder) -> None:
         assert isinstance(state.pool, CountedPool | TracedPool)
@@ -65,7 +63,6 @@ class ChunkStretch:
         self._asynchronous, self._careful = bool(state.lag), False
         self._fair = state.waiting if isinstance(state.waiting, FairQueue) else None
         self.row: QueueRow = NOBODY
-        self.over = -1
 
     def run(self, made: int, start: int, due: int, leave: int, steady: bool, row: QueueRow) -> tuple[int, int] | None:
         """Replay iterations, the first made at ``made`` and starting at ``start``, until something comes to be known at ``due``,
@@ -75,9 +72,8 @@ class ChunkStretch:
         if found is None:
             return None
         parts, spare, lasts = found
-        it = self._state.it
-        self.over = it + lasts
         until = self._stands(spare, steady, row)
+        it = self._state.it
         if until <= it:
             return None
         made, start = self._replay(parts, min(it + lasts, until), made, start, due, leave)

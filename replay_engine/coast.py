@@ -126,8 +126,7 @@ class Coaster:
                 base = floor + per_seq * count
             else:
                 base, per_kv, host = executor.decode_cost(count, len(running), len(state.joined) + len(state.left))
-            alike = not owed and (fixed or not (state.joined or state.left)) and it + 1 not in ends
-            if alike and loose and capped and plain and it != chunks.over:
+            if loose and capped and plain and not owed and it + 1 not in ends and (fixed or not (state.joined or state.left)):
                 moved = chunks.run(made, start, due, leave, steady, queue_row)
                 if moved is not None:
                     (made, start), it, spare = moved, state.it, 0
@@ -135,7 +134,10 @@ class Coaster:
                         queue_row, steady, lack = chunks.row, chunks.row[1] == _SEATS, 0
                     continue
             kv = decodes.kv
-            if alike and steady and count and not loose and (counted or not pool.filling):
+            if (
+                steady and count and not loose and it + 1 not in ends and not owed and (counted or not pool.filling)
+                and (fixed or not (state.joined or state.left))
+            ):  # fmt: skip
                 # The same members decode, nobody ends, and whoever waits goes on waiting for the same reason.
                 queued, refused, head, need = queue_row
                 free, blank, at, before, duration, stalled = pool.free, pool.blank, rows.at, it, 0, 0

@@ -150,7 +150,7 @@ def _reasons(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _why(document: Mapping[str, Any]) -> str:
     """A report of an older version does not say."""
-    return str(document["winner"].get("why") or "is the nearest to the current policy")
+    return str(document["winner"].get("why") or "is nearest to the current policy")
 
 
 def _important(document: Mapping[str, Any]) -> str:

@@ -93,8 +93,8 @@ class Reads(Protocol):
 
 
 class WindowSources:
-    """The requests of windows, read when they are first asked for. ``together``: windows that are read with whichever comes
-    first, since to open a database takes longer than to read a window of it."""
+    """The requests of windows, read when they are first asked for. ``together``: windows that are read with whichever of their
+    trace comes first, since to open a database takes longer than to read a window of it."""
 
     def __init__(self, store: Reads, together: Sequence[StudyWindow] = ()) -> None:
         self._store = store
@@ -120,11 +120,12 @@ class WindowSources:
             return self._rows[key]
         with self._store.read() as con:
             rows = self._kept(key, TraceSource.rows_of(con, trace, part))
-            together, self._together = self._together, []
-            for other, piece in together:
-                own = _rows_key(other, piece)
+            together = [piece for other, piece in self._together if other == trace]
+            self._together = [pair for pair in self._together if pair[0] != trace]
+            for piece in together:
+                own = _rows_key(trace, piece)
                 if own not in self._rows:
-                    self._kept(own, TraceSource.rows_of(con, other, piece))
+                    self._kept(own, TraceSource.rows_of(con, trace, piece))
                 if own not in self._rows:
                     break  # there is no room for more
         return rows

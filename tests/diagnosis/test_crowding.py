@@ -17,8 +17,8 @@ from tracekit.diagnosis.finding import Diagnosis, confirmed
 from tracekit.diagnosis.proof import prove
 from tracekit.diagnosis.text import render_diagnosis
 
-ENGINE = {"cost": {"c0": 0.007, "c1": 1 / 32000, "c2": 0.0001, "c3": 1e-8, "c4": 0}, "budget": 2048, "seats": 256,
-          "kv_tokens": 2000000, "step": "mixed", "admit": "chunk"}  # fmt: skip
+COST = {"c0": 0.007, "c1": 1 / 32000, "c2": 0.0001, "c3": 1e-8, "c4": 0}
+ENGINE = {"cost": COST, "budget": 2048, "seats": 256, "kv_tokens": 2000000, "step": "mixed", "admit": "chunk"}
 
 
 def told(folder: Path, load: dict[str, Any], slo: str, **engine: Any) -> tuple[RunData, Diagnosis]:
@@ -54,7 +54,7 @@ def test_a_batch_of_jobs_runs_with_fewer_seats(tmp_path: Path) -> None:
 
 def with_skew(folder: Path, s_ns: float) -> RunData:
     """64 decode together with contexts of very different lengths; their KV costs nothing, and prompts hardly anything."""
-    recipe = {"seed": 5, "engine": {**ENGINE, "cost": {**ENGINE["cost"], "c1": 1e-6, "c3": 0}, "seats": 64},  # type: ignore[dict-item]
+    recipe = {"seed": 5, "engine": {**ENGINE, "cost": {**COST, "c1": 1e-6, "c3": 0}, "seats": 64},
               "load": [{"cls": "c", "isl": "u(80,8000)", **BATCH}]}  # fmt: skip
     setup = setup_of_recipe(recipe, folder, slo="tpot=14ms")
     return RunData.replayed(replace(setup, profile=replace(setup.profile, latency=replace(setup.profile.latency, s_ns=s_ns))))

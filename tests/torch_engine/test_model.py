@@ -215,7 +215,7 @@ def test_decode_on_a_cpu_reads_each_sequences_own_kv_however_long_the_longest_is
     class Touched(TorchDispatchMode):
         elements = calls = 0
 
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             found = func(*args, **(kwargs or {}))
             if "index_select" in str(func) or "attention" in str(func):
                 self.elements += sum(each.numel() for each in args if isinstance(each, torch.Tensor) and each.dim() == 4)

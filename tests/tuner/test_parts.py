@@ -422,7 +422,7 @@ def test_windows_that_belong_together_are_read_in_one_go_and_are_the_same(
     first = StudyWindow(trace=1, name="t", digest="", begin_ns=10**9, end_ns=2 * 10**9, lead_in_ns=10**8, requests=1, part=whole)
     windows = [replace(first, begin_ns=at * 10**9, end_ns=(at + 1) * 10**9) for at in range(1, 5)]
     counting, stretch = Counting(store), replace(windows[0], end_ns=4 * 10**9)
-    together = WindowSources(counting, windows)
+    together = WindowSources(counting, [*windows, replace(first, trace=99)])  # of a trace that is not there: not asked for
     for window in (stretch, *reversed(windows)):
         kept, own = together.get(window, 2.0), WindowSources(store).get(window, 2.0)
         for name in ("arrival_ns", "start_ns", "prompt_tokens", "output_tokens", "counted", "req_idx"):

@@ -111,7 +111,7 @@ def test_an_answer_of_an_older_version_is_still_rendered(report: tuple[TuneRepor
     document["winner"] = {name: value for name, value in document["winner"].items() if name != "why"}
     del document["importance_of"]
     text = render_report(document)
-    assert "this one is the nearest to the current policy" in text
+    assert "this one is nearest to the current policy" in text
     assert "max_num_seqs 75 %, max_num_batched_tokens 25 % (n = " in text
 
 
