@@ -10,8 +10,10 @@ from tracekit.studies import read_trials
 from tuner.cells import Replays
 from tuner.plan import TunePlan
 from tuner.plateau import LOOKED_AT
+from tuner.proposing import first_moves
+from tuner.space import Space
 
-__all__ = ["estimated"]
+__all__ = ["estimated", "neighbours_at_most", "steps_back_at_most"]
 
 BISECTED = 12
 """Rates, or numbers of replicas, that one trial asks for at most: up to 64 by doubling, then a bisection."""
@@ -23,44 +25,80 @@ START_S, ASKED_S = 2.0, 0.02
 
 def estimated(plan: TunePlan, replays: Replays, folder: Path, given: Mapping[str, Any],
               workers: int) -> tuple[dict[str, Any], str]:  # fmt: skip
-    """The document, and the same as text. One window is replayed, unless it was: the longest, under the current policy."""
+    """The document, and the same as text. One window is replayed, unless it was: the longest, under the current policy.
+    ``replays`` are never exceeded; of them are ``answer_replays``, and of these ``step_back_replays``, which only an answer whose
+    best configurations all stand beside a cliff asks for. ``minutes`` are what all of them take, about."""
     search, trials = len(plan.trace.search), int(given["trials"])
     there = min(len(read_trials(folder)), trials)
-    longest = max(plan.trace.search, key=lambda window: window.requests)
-    each = float(replays.result(plan.cell(plan.policy, longest))["cpu_s"])
+    each = _seconds_each(plan, replays)
     rates = sum(objective.rates for objective in plan.objectives)
-    of_trial = (BISECTED * rates + (rates < len(plan.objectives))) * search
-    answer = _of_answer(plan)
+    others = any(objective.name != "capacity" for objective in plan.objectives)  # at the rate and the replicas that there are
+    of_trial = (BISECTED * rates + others) * search
+    back = neighbours_at_most(plan.space) * steps_back_at_most(plan.space) * search
+    answer = _of_answer(plan) + back
     if given["verify"] is not None:
         answer += given["top"] * (len(plan.trace.held) or search)  # as simulated
     if rates:
         answer += of_trial  # of the recommended one, where it is no trial's
-    most = (trials - there) * of_trial + answer
-    minutes = (START_S + (trials - there) * ASKED_S + most * each / workers) / 60
+    left = trials - there
+    ahead = _ahead(plan, workers) if trials > 1 and given["executor"] == "local" else 0
+    most = left * of_trial + ahead + answer
+
+    def minutes(count: int) -> float:
+        return round((START_S + left * ASKED_S + count * each / workers) / 60, 2)
+
     engine = 0 if given["verify"] is None else (given["top"] + 1) * (len(plan.trace.held) or search)
     document = {"schema": "tracekit.tune/1", "dry_run": True, "trials": trials, "trials_there": there, "replays": most,
-                "answer_replays": answer, "engine_replays": engine, "workers": workers, "seconds_each": round(each, 3),
-                "minutes": round(minutes, 2)}  # fmt: skip
-    return document, _text(document, of_trial)
+                "ahead_replays": ahead, "answer_replays": answer, "step_back_replays": back, "engine_replays": engine,
+                "workers": workers,
+                "seconds_each": round(each, 3), "minutes": minutes(most),
+                "minutes_without_step_back": minutes(most - back)}  # fmt: skip
+    return document, _text(document)
+
+
+def _seconds_each(plan: TunePlan, replays: Replays) -> float:
+    """CPU time of one replay, which may be another's that was found to be the same."""
+    longest = max(plan.trace.search, key=lambda window: window.requests)
+    found = replays.result(plan.cell(plan.policy, longest))
+    return float((replays.file.get(found["of"]) or found)["cpu_s"])
+
+
+def _ahead(plan: TunePlan, workers: int) -> int:
+    """Replays that workers begin with while the current policy is diagnosed, of moves that may then not be made (``ahead``)."""
+    if workers < 2 or len(plan.objectives) > 1 or plan.objectives[0].rates:
+        return 0
+    return len(first_moves(plan.space, plan.current)) * len(plan.trace.search)
+
+
+def neighbours_at_most(space: Space) -> int:
+    """Neighbours of a point."""
+    return sum(2 if knob.ordered else len(knob.levels) - 1 for knob in space.knobs)
+
+
+def steps_back_at_most(space: Space) -> int:
+    """Neighbours of a point that lead away from a cliff: of a knob with a cliff on one side, the other side."""
+    return sum(1 if knob.ordered else max(len(knob.levels) - 2, 0) for knob in space.knobs)
 
 
 def _of_answer(plan: TunePlan) -> int:
-    """Replays of the answer, if every knob is changed and none of them was replayed before; without a step back from cliffs."""
+    """Replays of the answer without a step back from cliffs, if every knob is changed and none of them was replayed before."""
     search, held, knobs = len(plan.trace.search), len(plan.trace.held), len(plan.space.knobs)
-    steps = sum(2 if knob.ordered else len(knob.levels) - 1 for knob in plan.space.knobs)
-    chosen = (LOOKED_AT * steps + knobs + 1) * search  # and the engine's defaults
+    chosen = (LOOKED_AT * neighbours_at_most(plan.space) + knobs + 1) * search  # and the engine's defaults
     alone = 2 * knobs * (held + (search if plan.trace.turns else 0)) if held else 0
     others = sum(2 * (len(trace.search) + len(trace.held)) for trace in plan.also)
     return chosen + alone + (3 + 2 * CASES) * held + others
 
 
-def _text(document: Mapping[str, Any], of_trial: int) -> str:
-    there, most = document["trials_there"], document["replays"]
-    left = document["trials"] - there
+def _text(document: Mapping[str, Any]) -> str:
+    there, most, answer, back = (document[name] for name in ("trials_there", "replays", "answer_replays", "step_back_replays"))
+    left, ahead = document["trials"] - there, document["ahead_replays"]
+    early = f", {ahead:,} that workers begin with" if ahead else ""
     kept = f" ({there} of {document['trials']} trials are there from before)" if there else ""
     engine = document["engine_replays"]
     proof = f"; then {engine} replays on a real engine, which take what it takes" if engine else ""
-    how = f"at {document['seconds_each']:.2f} s each with {document['workers']} workers about {document['minutes']:.1f} minutes"
-    return (f"up to {most:,} replays: {left * of_trial:,} for {left} trials{kept}, fewer where one is pruned, and"
-            f" {document['answer_replays']:,} for the answer, fewer where it changes few knobs, more where all"
-            f" that is best stands beside a cliff; {how} if all are needed{proof}")
+    workers = f"{document['workers']} worker{'s' * (document['workers'] > 1)}"
+    how = f"at {document['seconds_each']:.2f} s each with {workers} about {document['minutes']:.1f} minutes"
+    cliffs = f" {back:,} of these only if all that is best stands beside a cliff;" if back else ""
+    without = f", {document['minutes_without_step_back']:.1f} without those beside cliffs" if back else ""
+    return (f"up to {most:,} replays: {most - ahead - answer:,} for {left} trials{kept}, fewer where one is pruned{early}, and"
+            f" {answer:,} for the answer, fewer where it changes few knobs;{cliffs} {how} if all are needed{without}{proof}")

@@ -324,12 +324,16 @@ out = {{ report = "answer.txt", json = "answer.json" }}
 def test_a_dry_run_says_what_it_would_take(bursts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", bursts, *OPTIONS, "--workers", "1", "--dry-run", "--db", str(tmp_path / "a.duckdb")]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("up to ") and ": 24 for 8 trials, fewer where" in said and " minutes if all are needed" in said
+    assert said.startswith("up to 231 replays: 24 for 8 trials, fewer where one is pruned, and 207 for the answer,")
+    assert "; 54 of these only if all that is best stands beside a cliff; at " in said  # 3 steps, 6 neighbours, 3 windows
+    assert " minutes if all are needed, " in said and said.endswith(" without those beside cliffs\n")
     assert not (folder_of(tmp_path / "a.duckdb") / "study.journal").exists()
 
 
 @pytest.mark.parametrize("more", [
     {}, {"split": "past"}, {"objective": "capacity"}, {"objective": "goodput,replicas"}, {"space": "policy"}, {"also": True},
+    {"workers": 2}, {"trials": 12, "seed": 1}, {"trials": 12, "seed": 2, "slo": "ttft=800ms"},
+    {"objective": "replicas", "sets": ["fleet.replicas=3"]},
 ], ids=str)  # fmt: skip
 def test_a_study_takes_no_more_replays_than_a_dry_run_says(more: dict[str, Any], bursts: str, light: str, tmp_path: Path) -> None:
     """Whatever is searched; and what is there is said, and not counted again."""
@@ -339,9 +343,10 @@ def test_a_study_takes_no_more_replays_than_a_dry_run_says(more: dict[str, Any],
     assert found.replayed <= len(cells_of(tmp_path / "a.duckdb")) <= said["replays"] and said["trials_there"] == 0
     assert all(row["winner"] is not None for row in found.document["reached"])
     again = tune(bursts, db=tmp_path / "a.duckdb", dry_run=True, **given)
-    assert (again.document["trials_there"], again.replayed) == (3, 0)
-    assert again.document["replays"] == again.document["answer_replays"] < said["replays"]
-    assert again.document["seconds_each"] > 0 and "3 of 3 trials are there from before" in again.text
+    trials = given["trials"]
+    assert (again.document["trials_there"], again.replayed) == (trials, 0)
+    assert again.document["replays"] == again.document["answer_replays"] + again.document["ahead_replays"] < said["replays"]
+    assert again.document["seconds_each"] > 0 and f"{trials} of {trials} trials are there from before" in again.text
 
 
 @pytest.mark.parametrize(
