@@ -41,24 +41,34 @@ class Ring:
     def __init__(self, count: int) -> None:
         self._gates = [threading.Semaphore(0) for _ in range(count)]
         self._live = list(range(count))
+        self._given_up = False
 
     def start(self) -> None:
         """The first one's turn. To be called by none of them."""
         self._gates[self._live[0]].release()
 
+    def give_up(self) -> None:
+        """Nobody's turn comes any more: whoever waits for one ends, as will all others when theirs would come."""
+        self._given_up = True
+        for gate in self._gates:
+            gate.release()
+
     def wait(self, me: int) -> None:
-        """Until it is the turn of ``me``."""
+        """Until it is the turn of ``me``. ``RuntimeError`` when all have been given up."""
         self._gates[me].acquire()
+        if self._given_up:
+            raise RuntimeError("the turns have been given up")
 
     def pass_on(self, me: int) -> None:
-        """``me`` has had its turn; returns when the next one has come."""
-        other = self._after(me)
-        if other != me:
-            self._gates[other].release()
-            self._gates[me].acquire()
+        """``me`` has had its turn; returns when the next one has come. ``RuntimeError`` when all have been given up."""
+        if not self._given_up:
+            self._gates[self._after(me)].release()
+        self.wait(me)
 
     def leave(self, me: int) -> None:
         """``me`` has ended."""
+        if self._given_up:
+            return
         other = self._after(me)
         self._live.remove(me)
         if other != me:
@@ -86,12 +96,13 @@ def least(compute: Callable[..., Any], repeats: int, pass_on: Callable[[], None]
 
 def together(jobs: Sequence[Callable[[Callable[[], None]], Any]]) -> list[Any]:
     """What ``jobs`` return, each run in a thread of its own, one at a time, and given the function that passes the turn on. No
-    cycles are collected meanwhile. The first exception of a job is raised when all have ended."""
+    cycles are collected meanwhile. The first exception of a job is raised when all have ended; where a thread cannot be
+    started, or the wait for them is interrupted, none of the others is left waiting for its turn."""
     ring, found, failed = Ring(len(jobs)), [None] * len(jobs), list[BaseException]()
 
     def run(me: int) -> None:
-        ring.wait(me)
         try:
+            ring.wait(me)
             found[me] = jobs[me](lambda: ring.pass_on(me))
         except BaseException as error:  # raised by whoever waits for all
             failed.append(error)
@@ -101,12 +112,16 @@ def together(jobs: Sequence[Callable[[Callable[[], None]], Any]]) -> list[Any]:
     threads = [threading.Thread(target=run, args=(me,), daemon=True) for me in range(len(jobs))]
     gc.collect()
     with quiet_gc():
-        for each in threads:
-            each.start()
-        if jobs:
-            ring.start()
-        for each in threads:
-            each.join()
+        try:
+            for each in threads:
+                each.start()
+            if jobs:
+                ring.start()
+            for each in threads:
+                each.join()
+        except BaseException:  # a thread that cannot be started, an interrupt
+            ring.give_up()
+            raise
     if failed:
         raise failed[0]
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -46,6 +47,57 @@ def test_a_job_that_fails_is_heard_of_when_the_others_have_ended() -> None:
     with pytest.raises(ValueError, match="out of memory"):
         turns.together([ends, fails, ends])
     assert ended == [True, True]
+
+
+def all_ended(before: set[threading.Thread]) -> bool:
+    """Whether every thread that was not there before ends."""
+    mine = [each for each in threading.enumerate() if each not in before]
+    for each in mine:
+        each.join(30)
+    return not any(each.is_alive() for each in mine)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_where_a_thread_cannot_be_started_none_is_left_waiting(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the system has no more threads to give."""
+    log: list[int] = []
+
+    def job(pass_on: Callable[[], None]) -> None:
+        log.append(1)
+        pass_on()
+
+    before, started, start = set(threading.enumerate()), [0], threading.Thread.start
+
+    def starts(self: threading.Thread) -> None:
+        if started[0] == number:
+            raise RuntimeError("can't start new thread")
+        started[0] += 1
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", starts)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        turns.together([job, job, job])
+    assert log == [] and all_ended(before)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_interrupt_ends_those_that_wait_and_those_that_pass_on(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, join, began = set(threading.enumerate()), threading.Thread.join, threading.Event()
+
+    def forever(pass_on: Callable[[], None]) -> None:
+        while True:
+            began.set()
+            pass_on()
+
+    def interrupted(self: threading.Thread, timeout: float | None = None) -> None:
+        began.wait()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "join", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        turns.together([forever] * count)
+    monkeypatch.setattr(threading.Thread, "join", join)
+    assert all_ended(before)
 
 
 def test_the_clock_counts_the_fastest_of_the_repeats_and_no_turn_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
