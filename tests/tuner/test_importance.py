@@ -11,7 +11,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from tuner.importance import Importance, importance_of
 from tuner.proposing import FULL, distributions_of
-from tuner.space import Knob, Point, Space
+from tuner.space import BUDGET, SEQS, Knob, Point, Space
 from tuner.surrogate import Surrogate
 
 SPACE = Space(knobs=(Knob(name="a", levels=tuple(range(8))), Knob(name="b", levels=tuple(range(8))),
@@ -59,6 +59,24 @@ def test_trials_that_differ_by_luck_alone_tell_of_no_knob() -> None:
 def test_why_nothing_is_told(n: int, value: float, expected: str) -> None:
     found = importance_of(SPACE, trials_of(n, 2, lambda point, rng: value), 0)
     assert found == Importance(n=n, why=expected)
+
+
+@pytest.mark.parametrize(("seats", "expected"), [
+    ((256, 512), "hardly any configuration of the space is possible"),  # each has more seats than its budget
+    ((128, 256), "no knob alone changes what is predicted"),  # one has not, and a step of either knob from it has
+])  # fmt: skip
+def test_where_no_knob_can_be_turned_nothing_is_told_though_trials_predict_one_another(seats: tuple[int, int],
+                                                                                       expected: str) -> None:  # fmt: skip
+    space = Space(knobs=(Knob(name=BUDGET, levels=(64, 128)), Knob(name=SEQS, levels=seats)))
+    known, trials = distributions_of(space), []
+    for budget in (64, 128):
+        for count in (*seats, *seats, *seats):
+            point = {BUDGET: budget, SEQS: count}
+            trials.append(create_trial(params=point, distributions=known, value=budget / 64 + 3.0 * (count == seats[0])))
+            trials[-1].number = len(trials) - 1
+    found = importance_of(space, trials, 0)
+    assert (found.n, found.why, found.shares) == (12, expected, {})
+    assert found.r2 is not None and found.r2 > 0.95
 
 
 def test_a_trial_is_predicted_from_the_others_as_if_it_were_not_there() -> None:

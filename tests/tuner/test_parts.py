@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -449,3 +451,16 @@ def test_a_key_says_what_decides_a_replay_whatever_was_asked_for_before(monkeypa
                 key = cells.Cell(window=window(at), policy=policy, profile=profile, slo=slo).key()
                 assert found.setdefault(key, (at, ms)) == (at, ms)
     assert len(found) == 64
+    keys = {pair: key for key, pair in found.items()}
+
+    def asked(at: int) -> bool:
+        pair = at % 8, at // 8 % 8
+        return cells.Cell(window=window(pair[0]), policy=policy, profile=profile, slo=slos[pair[1]]).key() == keys[pair]
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads that forget what others keep
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            assert all(threads.map(asked, range(512)))
+    finally:
+        sys.setswitchinterval(before)
