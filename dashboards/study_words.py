@@ -38,10 +38,14 @@ def standing(study: Study) -> str:
     resume = f"tracekit jobs resume {job} goes on where it stopped"
     match study.state:
         case "running" | "queued":
-            left = (study.job.progress or {}).get("eta_s") if study.job is not None else None
+            told = (study.job.progress or {}) if study.job is not None else {}
+            left = told.get("eta_s")
             when = f", about {seconds(left)} left" if left else ""
             head = f"Searching: {done}{when}."
-            if len(study.trials) >= study.wanted and study.answer is None:
+            if told.get("unit") not in (None, "trials"):
+                far = f"{count(told['done'])} of {count(told['total'])} {told['unit']}{when}"
+                head = f"The search has ended with {done}; {told['note'] or 'its answer'}: {far}."
+            elif len(study.trials) >= study.wanted and study.answer is None:
                 head = f"All {count(study.wanted)} trials are there; the best are being proved on windows that were not searched."
         case "finished" if study.answer is not None and study.answer.get("no_search"):
             return f"Nothing was searched: {study.answer['no_search']}."

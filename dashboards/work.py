@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from dashboards.queries import RunBook
 from dashboards.spoken import spoken
+from dashboards.words import seconds
 from tracekit import jobs
 from tracekit.errors import TracekitError, UsageError
 from tracekit.jobs import Job, JobStatus
@@ -184,8 +185,9 @@ def _said(status: JobStatus, error: str) -> str:
         case "queued":
             return "starting"
         case "running":
-            left = f", {row['eta_s']:.0f} s left" if row.get("eta_s") else ""
-            return (done or "reading") + left
+            left = f", about {seconds(row['eta_s'])} left" if row.get("eta_s") else ""
+            note = f" ({row['note']})" if row.get("note") else ""
+            return (done or "reading") + left + note
         case "lost":
             return f"its process is gone{f' at {done}' if done else ''}; it left no result"
     return error or done

@@ -123,18 +123,19 @@ class Job:
         return process.pid
 
     def progress(
-        self, done: float, total: float | None = None, *, unit: str = "", note: str = "", eta_s: float | None = None
-    ) -> None:
+        self, done: float, total: float | None = None, *, unit: str = "", note: str = "", eta_s: float | None = None,
+        since: float = 0,
+    ) -> None:  # fmt: skip
         """Note how far the work is; at most five notes a second are written, and always the last one (done = total).
 
-        ``eta_s`` is the time left in seconds; left out, the mean speed so far gives it.
+        ``eta_s`` is the time left in seconds; left out, the mean speed so far gives it, of what is done beyond ``since``.
         """
         now = time.monotonic()
         if now < self._next and done != total:
             return
         self._next = now + PROGRESS_EVERY_S
-        if eta_s is None and total and done > 0:
-            eta_s = (now - self._began) * max(total - done, 0.0) / done
+        if eta_s is None and total and done > since:
+            eta_s = (now - self._began) * max(total - done, 0.0) / (done - since)
         if self._progress is None:
             self._progress = FileIO(self.folder / "progress.jsonl", "ab")
         row = {"t": round(time.time(), 3), "done": done, "total": total, "unit": unit, "note": note, "eta_s": eta_s}

@@ -6,7 +6,7 @@ without each, other rates, a profile that is off, other traces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,6 @@ WORTH = 0.01
 """A gain below this is no reason to change a running service."""
 PROFILE_ERROR = 0.10
 """How far a profile is off that does not say how far it is."""
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +75,12 @@ class Answer:
     verification: dict[str, Any] | None = None
 
 
-def find_answer(study: TuneStudy, lookup: Lookup, say: Say) -> Answer | None:
+def find_answer(study: TuneStudy, lookup: Lookup) -> Answer | None:
     """From the study's trials; ``None`` where none of them completed within the constraints."""
     plan, trials = study.plan, study.trials()
     if not any(t.state == TrialState.COMPLETE and all(v <= 0 for v in t.constraints.values()) for t in trials):
         return None
-    say("replaying the neighbours of the best configurations")
+    lookup.stage("the neighbours of the best configurations")
     winner, alike = choose(lookup, trials)
     policy = plan.policy_at(winner.point)
     changes = _changes(plan.policy, policy, winner.point)
@@ -95,14 +94,13 @@ def find_answer(study: TuneStudy, lookup: Lookup, say: Say) -> Answer | None:
     )  # fmt: skip
     if not changed:
         return answer
-    say("replaying the winner and the current policy on the windows held out")
+    lookup.stage("the winner on the windows held out: each change alone, other rates, a profile that is off")
     questions = [findings_at(winner.point), *([losers_by(winner.point)] if plan.trace.held else [])]
     answer.findings_after, *losers = lookup.need(_needed(lookup, winner.point, changed), questions)
     answer.losers = losers[0] if losers else None
     _prove(answer, lookup)
     if answer.gain is not None:
         answer.recommended, answer.why = _judged(answer.gain)
-    say("replaying each change alone, other rates, and a profile that is off")
     answer.ablation = _ablation(lookup, winner.point, changed)
     answer.robustness = _robustness(lookup, winner.point)
     answer.also = _also(lookup, winner.point)

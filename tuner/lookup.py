@@ -17,6 +17,7 @@ from tuner.objective import value_of
 from tuner.plan import TunePlan
 from tuner.questions import Question, answer_to
 from tuner.space import Point
+from tuner.watched import Watched
 from tuner.windows import StudyWindow
 
 __all__ = ["SIDES", "Carry", "Lookup", "Side", "Want", "cell_of", "slower_profile"]
@@ -60,12 +61,18 @@ def slower_profile(profile: Profile, factor: float) -> Profile:
 
 
 class Lookup:
-    """Results of wants. ``carry`` has others replay them; without it they are replayed here."""
+    """Results of wants. ``carry`` has others replay them; without it they are replayed here, and ``watched`` is told of each."""
 
-    def __init__(self, plan: TunePlan, replays: Replays, carry: Carry | None = None) -> None:
+    def __init__(self, plan: TunePlan, replays: Replays, carry: Carry | None = None, watched: Watched | None = None) -> None:
         self.plan = plan
         self.replays = replays
         self._carry = carry
+        self._watched = watched
+
+    def stage(self, what: str) -> None:
+        """What is wanted from here on, in a few words, for whoever watches."""
+        if self._watched is not None:
+            self._watched.stage(what)
 
     def windows(self, side: Side, trace: int = 0) -> Sequence[StudyWindow]:
         """The windows of a trace."""
@@ -82,6 +89,12 @@ class Lookup:
         missing = self.missing(wants)
         if self._carry is not None and len(missing) + len(questions) > 1:
             return self._carry(missing, questions)
+        if self._watched is not None and missing:
+            self._watched.begin("replays")
+            for at, want in enumerate(missing, 1):
+                self.replays.result(cell_of(self.plan, want))
+                self._watched.tell(at, len(missing))
+                self._watched.stop()
         return [answer_to(question, self.plan, self.replays) for question in questions]
 
     def derivable(self, point: Point) -> bool:

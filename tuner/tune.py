@@ -24,14 +24,16 @@ from tuner.cells import Replays
 from tuner.crew import Crew
 from tuner.diagnosed import Verdict, before_searching
 from tuner.estimate import estimated
-from tuner.lookup import Carry, Lookup
+from tuner.lookup import Lookup, Want
 from tuner.plan import PLAN, TunePlan
 from tuner.planning import make_plan
+from tuner.questions import Question
 from tuner.report import build_document, render_report
 from tuner.search import Budget, Searcher
 from tuner.study import TuneStudy, forget_study, open_study, study_name
 from tuner.trial_log import TrialLog, describe_study
 from tuner.verify import check_verify, load_engine, verify
+from tuner.watched import Progress, Watched
 from tuner.windows import WindowSources
 from tuner.worker import open_cells
 
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
 
 __all__ = ["TuneReport", "tune"]
 
-Progress = Callable[[int, int, str], None]
 WAITS = "another command of this study looks for the answer; what it replays is not replayed here again"
 
 
@@ -129,6 +130,7 @@ class _Run:
         self.store, self.job, self.given = store, job, given
         self.lines: list[str] = []
         self.began = time.monotonic()
+        self.watched = Watched(job, given["progress"], self.tell)
 
     def tell(self, line: str) -> None:
         self.lines.append(line)
@@ -154,12 +156,12 @@ class _Run:
             describe_study(folder, plan, job=self.job.id, trials=self.given["trials"])
             if crew is not None:
                 crew.work_in(folder)
-            verdict = self._looked_at(Lookup(plan, replays, self._carry(crew)), crew)
+            verdict = self._looked_at(self._lookup(plan, replays, crew), crew)
             if verdict.stop is not None:
                 self.tell(f"no search: {verdict.stop}")
                 return self._finished(folder, plan, None, None, replays, verdict)
             others = crew or self._ray_crew(plan, folder, stack)
-            return self._searched(folder, Lookup(plan, replays, self._carry(others)), others, verdict)
+            return self._searched(folder, self._lookup(plan, replays, others), others, verdict)
 
     def _looked_at(self, lookup: Lookup, crew: Crew | None) -> Verdict:
         """The current policy, diagnosed. Meanwhile workers begin with what any search begins with."""
@@ -174,14 +176,17 @@ class _Run:
         study = open_study(plan, folder, storage)
         study.first()
         self.tell(f"study: {study_name(plan)} in {'the database' if storage else shown_path(folder / 'study.journal')}")
-        self._search(study, lookup.replays, crew, TrialLog(folder))
+        log = TrialLog(folder)
+        self._search(study, lookup.replays, crew, log)
         if self.given["search_only"]:
             return self._left(plan, study)
         with study.answering(lambda: self.tell(WAITS)):
-            answer = find_answer(study, lookup, self.tell)
+            answer = find_answer(study, lookup)
         if answer is not None and self.given["verify"] is not None:
             engine = load_engine(self.given["model"], self.given["seed"])
-            answer.verification = verify(study, answer, lookup, engine, self.given["top"], self.tell)
+            answer.verification = verify(study, answer, lookup, engine, self.given["top"], self.watched)
+        self.watched.begin("trials")
+        self._noted(study, log)
         return self._finished(folder, plan, study, answer, lookup.replays, verdict)
 
     def _cleared(self, plan: TunePlan, folder: Path) -> None:
@@ -217,15 +222,9 @@ class _Run:
             self.tell(f"{there} of {trials} trials are there from before; {max(trials - there, 0)} to go")
 
         def noted(_: Any = None) -> None:
-            log.follow(study)
-            counts, best = study.counts(), study.best()
-            done = counts["complete"] + counts["pruned"] + counts["failed"]
-            value = "none yet" if best is None else f"{(best.values or [0.0])[0]:.4g} {study.plan.objectives[0].unit}"
-            note = f"best so far {value}" + (f", {counts['failed']} failed" if counts["failed"] else "")
-            self.job.progress(done, trials, unit="trials", note=note)
-            if self.given["progress"] is not None:
-                self.given["progress"](done, trials, note)
+            self._noted(study, log)
 
+        self.watched.begin("trials", there)
         noted()
         seconds = None if minutes is None else minutes * 60
         if crew is not None:
@@ -237,10 +236,22 @@ class _Run:
             Searcher(study, replays).settle(noted, self.job.cancelled)
         noted()
 
-    def _carry(self, crew: Crew | RayCrew | None) -> Carry | None:
-        if crew is None:
-            return None
-        return lambda wants, questions: crew.replay(wants, questions, self.job.cancelled)
+    def _noted(self, study: TuneStudy, log: TrialLog) -> None:
+        """How many trials have ended, and the best of them."""
+        log.follow(study)
+        counts, best = study.counts(), study.best()
+        value = "none yet" if best is None else f"{(best.values or [0.0])[0]:.4g} {study.plan.objectives[0].unit}"
+        note = f"best so far {value}" + (f", {counts['failed']} failed" if counts["failed"] else "")
+        self.watched.tell(counts["complete"] + counts["pruned"] + counts["failed"], self.given["trials"], note)
+
+    def _lookup(self, plan: TunePlan, replays: Replays, crew: Crew | RayCrew | None) -> Lookup:
+        """What is looked up is replayed by the crew, where there is one."""
+
+        def carry(wants: Sequence[Want], questions: Sequence[Question]) -> list[Any]:
+            assert crew is not None
+            return crew.replay(wants, questions, self.watched.looking(replays.file, len(wants)))
+
+        return Lookup(plan, replays, None if crew is None else carry, self.watched)
 
     def _left(self, plan: TunePlan, study: TuneStudy) -> TuneReport:
         """What a call that only searches has to say."""

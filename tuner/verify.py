@@ -8,7 +8,7 @@ and the machine at hand: where they are not the profile's, the order may agree t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -27,6 +27,7 @@ from tuner.lookup import Lookup, Side
 from tuner.objective import attainment
 from tuner.proposing import point_of_trial
 from tuner.space import Point, configuration_key
+from tuner.watched import Watched
 
 if TYPE_CHECKING:
     from tuner.answer import Answer
@@ -37,7 +38,6 @@ __all__ = ["VerifyEngine", "check_verify", "load_engine", "verify"]
 ENGINES = ("torch",)
 SMALL = 1 << 28
 """Bytes of weights below which a model is computed by one thread."""
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ def load_engine(model: str | None, seed: int) -> VerifyEngine:
     return VerifyEngine(torch=torch, profile=profile, what=what)
 
 
-def verify(study: TuneStudy, answer: Answer, lookup: Lookup, engine: VerifyEngine, top: int, say: Say) -> dict[str, Any]:
+def verify(study: TuneStudy, answer: Answer, lookup: Lookup, engine: VerifyEngine, top: int, watched: Watched) -> dict[str, Any]:
     """``candidates`` (the current policy first, then the recommended one, then the best trials: at most ``top`` of them), each
     with what it comes to as simulated and on the engine; ``tau`` (``None``: ties only) over ``n`` configurations; ``gain`` on the
     engine of the recommended one, beside the ``predicted`` one; ``confirmed``: whether the engine gains too."""
@@ -87,7 +87,7 @@ def verify(study: TuneStudy, answer: Answer, lookup: Lookup, engine: VerifyEngin
     rows: list[dict[str, Any]] = []
     measured: list[list[Result]] = []
     for at, point in enumerate(points):
-        say(f"verify: {at + 1} of {len(points)} on {engine.what}")
+        watched.say(f"verify: {at + 1} of {len(points)} on {engine.what}")
         with _threads_for(engine):
             results = [_replayed(lookup, engine, point, window, blocks) for window in lookup.windows(side)]
         predicted = lookup.results(point, side)

@@ -255,6 +255,22 @@ def test_progress_lines_have_the_time_left(capfd: pytest.CaptureFixture[str], mo
     ]
 
 
+def test_what_was_there_before_says_nothing_of_the_pace_of_a_stage(capfd: pytest.CaptureFixture[str],
+                                                                  monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """Of 60 trials 50 are there when it begins, 2 more take ten seconds; then other things are counted, from nothing."""
+    from tracekit.cli import progress
+
+    clock = iter([0.0, 100.0, 110.0, 200.0, 206.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    with progress.ProgressDisplay("tune", unit="trials") as display:
+        display.stage("trials", 50)
+        display(52, 60)
+        display.stage("replays")
+        display(12, 160, "the neighbours")
+    lines = capfd.readouterr().err.splitlines()
+    assert lines == ["tune: 52 of 60 trials, 87 %, 40 s left", "tune: 12 of 160 replays, 8 %, 74 s left (the neighbours)"]
+
+
 @pytest.mark.parametrize(
     ("elapsed", "done", "total", "text"),
     [(1, 0, 10, "time left unknown"), (10, 5, 10, "10 s left"), (100, 1, 10, "15.0 min left"), (3600, 1, 3, "2.0 h left")],

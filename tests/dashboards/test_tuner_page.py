@@ -195,6 +195,15 @@ def test_how_a_study_stands(store: Store) -> None:
     assert standing(load_study(store, "last")) == (
         "Searching: 3 of 60 trials, about 42 s left. 3 complete. Best so far: trial 2, 3 requests/s."
     )
+    (running.folder / "progress.jsonl").write_text(  # the search has ended before its sixty trials, as --minutes has it
+        '{"done": 12, "total": 160, "unit": "replays", "note": "the neighbours of the best", "eta_s": 90.0}\n'
+    )
+    assert standing(load_study(store, "last")) == (
+        "The search has ended with 3 of 60 trials; the neighbours of the best: 12 of 160 replays, about 90 s left. 3 complete."
+        " Best so far: trial 2, 3 requests/s."
+    )
+    (row,) = list_work(RunBook(store.path))
+    assert row.said == "12 of 160 replays, about 90 s left (the neighbours of the best)"
     running.finish({"exit_code": 130, "cancelled": True})
     assert standing(load_study(store, "last")).startswith(
         f"Stopped after 3 of 60 trials; tracekit jobs resume {running.id} goes on where it stopped."

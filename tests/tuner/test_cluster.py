@@ -34,9 +34,9 @@ def trials_of(db: Path, storage: str) -> list[Any]:
 def test_two_workers_share_a_database_and_a_killed_one_loses_no_trial(bursts: str, tmp_path: Path, postgres: str) -> None:
     killed: list[int] = []
 
-    def kill_one(done: int, _total: int, _note: str) -> None:
+    def kill_one(done: int, _total: int, note: str) -> None:
         children = subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "tuner.worker"], capture_output=True, text=True).stdout
-        if done >= 1 and not killed and children:
+        if note.startswith("best so far") and done >= 1 and not killed and children:
             killed.append(int(children.split()[0]))
             os.kill(killed[0], signal.SIGKILL)
 

@@ -60,8 +60,8 @@ def test_a_study_in_files_survives_the_death_of_a_worker(
     process alone then says of these trials is the same, and takes no replay more."""
     killed: list[int] = []
 
-    def kill_one(done: int, _total: int, _note: str) -> None:
-        if done >= 2 and not killed:
+    def kill_one(done: int, _total: int, note: str) -> None:
+        if note.startswith("best so far") and done >= 2 and not killed:
             killed.append(workers_of(ray[1])[which].pid)
             os.kill(killed[0], signal.SIGKILL)
 

@@ -11,6 +11,7 @@ import typer
 
 from tracekit.cli.options import DEFAULT_DB, AsJson, Db, Debug
 from tracekit.cli.output import emit, print_table, print_text, safe
+from tracekit.cli.progress import left_text
 
 if TYPE_CHECKING:
     from tracekit.jobs import JobStatus
@@ -84,8 +85,10 @@ def _progress(job: JobStatus) -> str:
     if not row:
         return "-"
     total = f" of {row['total']:,.0f}" if row.get("total") else ""
-    left = f", {row['eta_s']:.0f} s left" if row.get("eta_s") and job.state == "running" else ""
-    return f"{row['done']:,.0f}{total} {row.get('unit') or ''}{left}".rstrip()
+    running = job.state == "running"
+    left = f", {left_text(row['eta_s'])}" if row.get("eta_s") and running else ""
+    note = f" ({row['note']})" if row.get("note") and running else ""
+    return f"{row['done']:,.0f}{total} {row.get('unit') or ''}".rstrip() + left + note
 
 
 def _print(job: JobStatus, as_json: bool) -> None:

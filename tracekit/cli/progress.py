@@ -9,7 +9,7 @@ from typing import Any
 
 from tracekit.cli.output import note
 
-__all__ = ["ProgressDisplay", "time_left"]
+__all__ = ["ProgressDisplay", "left_text", "time_left"]
 
 LINE_EVERY_S = 5.0
 BAR_EVERY_S = 0.1
@@ -19,7 +19,11 @@ def time_left(elapsed_s: float, done: int, total: int) -> str:
     """``done`` of ``total`` in ``elapsed_s`` seconds leaves this long, as text."""
     if done <= 0 or total <= 0:
         return "time left unknown"
-    seconds = elapsed_s * max(total - done, 0) / done
+    return left_text(elapsed_s * max(total - done, 0) / done)
+
+
+def left_text(seconds: float) -> str:
+    """So much time, as text."""
     if seconds >= 3600:
         return f"{seconds / 3600:.1f} h left"
     return f"{seconds / 60:.1f} min left" if seconds >= 100 else f"{seconds:.0f} s left"
@@ -31,6 +35,7 @@ class ProgressDisplay:
     def __init__(self, label: str, unit: str = "requests", quiet: bool = False) -> None:
         self.label, self.unit, self.quiet = label, unit, quiet
         self.started = time.monotonic()
+        self.since = 0
         self.shown_at = self.started
         self.bar: Any = None
         self.task: Any = None
@@ -40,9 +45,17 @@ class ProgressDisplay:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self._cleared()
+
+    def _cleared(self) -> None:
         if self.bar is not None:
             self.bar.stop()
             self.bar = None
+
+    def stage(self, unit: str, done: int = 0) -> None:
+        """From here on ``unit`` are counted, of which ``done`` are there from before: the time left is told from the others."""
+        self.unit, self.since, self.started = unit, done, time.monotonic()
+        self._cleared()
 
     def __call__(self, done: int, total: int, text: str = "") -> None:
         now = time.monotonic()
@@ -55,7 +68,8 @@ class ProgressDisplay:
             return
         share = f"{100 * done / total:.0f} %, " if total > 0 else ""
         tail = f" ({text})" if text else ""
-        note(f"{self.label}: {done:,} of {total:,} {self.unit}, {share}{time_left(now - self.started, done, total)}{tail}")
+        left = time_left(now - self.started, done - self.since, total - self.since)
+        note(f"{self.label}: {done:,} of {total:,} {self.unit}, {share}{left}{tail}")
 
     def _draw(self, done: int, total: int, text: str) -> None:
         from rich.console import Console
