@@ -20,6 +20,7 @@ import numpy as np
 
 from replay_engine.policy import Policy
 from replay_engine.profile import Profile
+from replay_engine.totals import RunTotals
 from tracekit.door_facts import door_facts
 from tracekit.engines import TorchEngine
 from tracekit.errors import UsageError
@@ -198,11 +199,12 @@ class Replays:
         return None
 
 
-def replay_cell(cell: Cell, sources: WindowSources, *, torch: TorchEngine | None = None) -> Result:
-    """Replay one cell in memory, simulated or on a real engine. Errors: ``UsageError`` where the SLO asks for what a replay of
-    outcomes does not know."""
+def replay_cell(cell: Cell, sources: WindowSources, *, torch: TorchEngine | None = None,
+                on_chunk: Callable[[RunTotals], None] | None = None) -> Result:  # fmt: skip
+    """Replay one cell in memory, simulated or on a real engine, which calls ``on_chunk`` a few times a second. Errors:
+    ``UsageError`` where the SLO asks for what a replay of outcomes does not know; ``KeyboardInterrupt``."""
     began = time.process_time()
-    record, state, meter, high = _metered(cell, sources, torch)
+    record, state, meter, high = _metered(cell, sources, torch, on_chunk)
     source, scheduler = sources.get(cell.window, cell.rate), cell.policy.scheduler
     return {**_figures(record, state, source.window_ns), "ranges": meter.result(), "rest": cell.rest(),
             "limits": limits_of(scheduler), "marks": high.marks(record.totals, scheduler, _traffic(source)),
@@ -231,12 +233,15 @@ def replay_record(cell: Cell, sources: WindowSources, *, torch: TorchEngine | No
     return _metered(cell, sources, torch)[:2]
 
 
-def _metered(cell: Cell, sources: WindowSources, torch: TorchEngine | None) -> tuple[MemoryRecord, str, RangeMeter, HighWater]:
+def _metered(cell: Cell, sources: WindowSources, torch: TorchEngine | None,
+             on_chunk: Callable[[RunTotals], None] | None = None) -> tuple[MemoryRecord, str, RangeMeter, HighWater]:  # fmt: skip
     setup = setup_of(cell, sources, torch=torch)
     record = MemoryRecord(setup)
     meter = RangeMeter(cell.profile, record.sink, keep=setup.events == "full")
     high = HighWater(meter)
-    state, record.totals, record.by_replica = simulate_into(setup, high, stall_threshold_ns=record.stall_threshold_ns)
+    state, record.totals, record.by_replica = simulate_into(
+        setup, high, stall_threshold_ns=record.stall_threshold_ns, on_chunk=on_chunk
+    )
     if state == "interrupted":
         raise KeyboardInterrupt
     return record, state, meter, high

@@ -8,6 +8,7 @@ from typing import Any
 
 from tracekit.studies import read_trials
 from tuner.cells import Replays
+from tuner.engine_pace import Pace, work_of
 from tuner.plan import TunePlan
 from tuner.plateau import LOOKED_AT
 from tuner.proposing import first_moves
@@ -23,11 +24,12 @@ START_S, ASKED_S = 2.0, 0.02
 """Until the first trial begins, the diagnosis included; what proposing one takes."""
 
 
-def estimated(plan: TunePlan, replays: Replays, folder: Path, given: Mapping[str, Any],
-              workers: int) -> tuple[dict[str, Any], str]:  # fmt: skip
+def estimated(plan: TunePlan, replays: Replays, folder: Path, given: Mapping[str, Any], workers: int,
+              pace: Pace | None = None) -> tuple[dict[str, Any], str]:  # fmt: skip
     """The document, and the same as text. One window is replayed, unless it was: the longest, under the current policy.
     ``replays`` are never exceeded; of them are ``answer_replays``, and of these ``step_back_replays``, which only an answer whose
-    best configurations all stand beside a cliff asks for. ``minutes`` are what all of them take, about."""
+    best configurations all stand beside a cliff asks for. ``minutes`` are what all of them take, about. ``pace``: of the
+    engine that the answer is to be proved on, whose replays and ``engine_minutes`` (at least, at most) come on top."""
     search, trials = len(plan.trace.search), int(given["trials"])
     there = min(len(read_trials(folder)), trials)
     each = _seconds_each(plan, replays)
@@ -47,13 +49,21 @@ def estimated(plan: TunePlan, replays: Replays, folder: Path, given: Mapping[str
     def minutes(count: int) -> float:
         return round((START_S + left * ASKED_S + count * each / workers) / 60, 2)
 
-    engine = 0 if given["verify"] is None else (given["top"] + 1) * (len(plan.trace.held) or search)
     document = {"schema": "tracekit.tune/1", "dry_run": True, "trials": trials, "trials_there": there, "replays": most,
-                "ahead_replays": ahead, "answer_replays": answer, "step_back_replays": back, "engine_replays": engine,
-                "workers": workers,
-                "seconds_each": round(each, 3), "minutes": minutes(most),
-                "minutes_without_step_back": minutes(most - back)}  # fmt: skip
+                "ahead_replays": ahead, "answer_replays": answer, "step_back_replays": back, "engine_replays": 0,
+                "engine_minutes": None, "engine_measured": None, "workers": workers, "seconds_each": round(each, 3),
+                "minutes": minutes(most), "minutes_without_step_back": minutes(most - back)}  # fmt: skip
+    if pace is not None:
+        document |= _on_engine(plan, replays, pace, given["top"] + 1)
     return document, _text(document)
+
+
+def _on_engine(plan: TunePlan, replays: Replays, pace: Pace, configurations: int) -> dict[str, Any]:
+    """What so many configurations take on an engine."""
+    windows = plan.trace.held or plan.trace.search
+    low, high = pace.minutes([work_of(replays.sources.get(window)) for window in windows], configurations)
+    return {"engine_replays": configurations * len(windows), "engine_minutes": [round(low, 2), round(high, 2)],
+            "engine_measured": pace.to_dict()}  # fmt: skip
 
 
 def _seconds_each(plan: TunePlan, replays: Replays) -> float:
@@ -94,11 +104,19 @@ def _text(document: Mapping[str, Any]) -> str:
     left, ahead = document["trials"] - there, document["ahead_replays"]
     early = f", {ahead:,} that workers begin with" if ahead else ""
     kept = f" ({there} of {document['trials']} trials are there from before)" if there else ""
-    engine = document["engine_replays"]
-    proof = f"; then {engine} replays on a real engine, which take what it takes" if engine else ""
+    proof = f"; {_proof_text(document)}" if document["engine_replays"] else ""
     workers = f"{document['workers']} worker{'s' * (document['workers'] > 1)}"
     how = f"at {document['seconds_each']:.2f} s each with {workers} about {document['minutes']:.1f} minutes"
     cliffs = f" {back:,} of these only if all that is best stands beside a cliff;" if back else ""
     without = f", {document['minutes_without_step_back']:.1f} without those beside cliffs" if back else ""
     return (f"up to {most:,} replays: {most - ahead - answer:,} for {left} trials{kept}, fewer where one is pruned{early}, and"
             f" {answer:,} for the answer, fewer where it changes few knobs;{cliffs} {how} if all are needed{without}{proof}")
+
+
+def _proof_text(document: Mapping[str, Any]) -> str:
+    low, high = (f"{minutes:.1f}" for minutes in document["engine_minutes"])
+    measured = document["engine_measured"]
+    about = f"{low} minutes" if low == high else f"{low} to {high} minutes"
+    ended = f"{measured['requests']:,} of a window's {measured['of']:,} requests"
+    return (f"then {document['engine_replays']} replays on a real engine: about {about} more, if each configuration takes what"
+            f" the current policy does (measured: {ended} ended in {measured['seconds']:.1f} s)")

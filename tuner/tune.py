@@ -23,6 +23,7 @@ from tuner.answer import Answer, find_answer
 from tuner.cells import Replays
 from tuner.crew import Crew
 from tuner.diagnosed import Verdict, before_searching
+from tuner.engine_pace import MEASURED_S
 from tuner.estimate import estimated
 from tuner.lookup import Lookup, Want
 from tuner.plan import PLAN, TunePlan
@@ -32,7 +33,7 @@ from tuner.report import build_document, render_report
 from tuner.search import Budget, Searcher
 from tuner.study import TuneStudy, forget_study, open_study, study_name
 from tuner.trial_log import TrialLog, describe_study
-from tuner.verify import check_verify, load_engine, verify
+from tuner.verify import check_verify, load_engine, pace_of, verify
 from tuner.watched import Progress, Watched
 from tuner.windows import WindowSources
 from tuner.worker import open_cells
@@ -266,8 +267,12 @@ class _Run:
 
     def _estimated(self, plan: TunePlan, replays: Replays) -> TuneReport:
         """How many replays and minutes."""
-        workers = self.given["workers"] or len(os.sched_getaffinity(0))
-        document, text = estimated(plan, replays, self.store.folder / "tune" / plan.key(), self.given, workers)
+        workers, pace = self.given["workers"] or len(os.sched_getaffinity(0)), None
+        if self.given["verify"] is not None:
+            engine = load_engine(self.given["model"], self.given["seed"])
+            self.tell(f"verify: measured for {MEASURED_S:.0f} s at most on {engine.what}")
+            pace = pace_of(plan, engine, replays.sources)
+        document, text = estimated(plan, replays, self.store.folder / "tune" / plan.key(), self.given, workers, pace)
         return TuneReport(document=document, text=text, replayed=replays.replayed, lines=self.lines)
 
     def _finished(self, folder: Path, plan: TunePlan, study: TuneStudy | None, answer: Answer | None, replays: Replays,

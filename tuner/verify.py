@@ -18,22 +18,26 @@ from optuna.trial import TrialState
 
 from replay_engine.policy import Policy, apply_set
 from replay_engine.profile import Profile
+from replay_engine.totals import RunTotals
 from tracekit.engines import TorchEngine, device_blocks, loaded_engine
 from tracekit.errors import UsageError, shown
 from tracekit.trust import kendall_tau
 from tuner.cells import Cell, Result, replay_cell
+from tuner.engine_pace import Pace, measure_pace
 from tuner.gains import gain_of
 from tuner.lookup import Lookup, Side
 from tuner.objective import attainment
+from tuner.plan import TunePlan
 from tuner.proposing import point_of_trial
 from tuner.space import Point, configuration_key
 from tuner.watched import Watched
+from tuner.windows import StudyWindow, WindowSources
 
 if TYPE_CHECKING:
     from tuner.answer import Answer
     from tuner.study import TuneStudy
 
-__all__ = ["VerifyEngine", "check_verify", "load_engine", "verify"]
+__all__ = ["VerifyEngine", "check_verify", "load_engine", "pace_of", "verify"]
 
 ENGINES = ("torch",)
 SMALL = 1 << 28
@@ -83,13 +87,12 @@ def verify(study: TuneStudy, answer: Answer, lookup: Lookup, engine: VerifyEngin
     side: Side = "held" if plan.trace.held else "search"
     points: list[Point | None] = [None, *_candidates(study, answer, top)]
     lookup.need(lookup.wants(points, side))
-    blocks = _blocks(engine, [plan.policy if point is None else plan.policy_at(point) for point in points])
+    blocks = _kv_blocks(engine, [plan.policy if point is None else plan.policy_at(point) for point in points])
     rows: list[dict[str, Any]] = []
+    far = _Far(lookup, engine, points, side, watched)
     measured: list[list[Result]] = []
     for at, point in enumerate(points):
-        watched.say(f"verify: {at + 1} of {len(points)} on {engine.what}")
-        with _threads_for(engine):
-            results = [_replayed(lookup, engine, point, window, blocks) for window in lookup.windows(side)]
+        results = far.replayed(at, blocks)
         predicted = lookup.results(point, side)
         rows.append({"point": plan.current if point is None else point, "current": point is None,
                      "simulated": _figures(lookup, predicted), "engine": _figures(lookup, results)})  # fmt: skip
@@ -136,20 +139,58 @@ def _candidates(study: TuneStudy, answer: Answer, top: int) -> list[Point]:
     return found
 
 
-def _blocks(engine: VerifyEngine, policies: Sequence[Policy]) -> int | None:
+def _kv_blocks(engine: VerifyEngine, policies: Sequence[Policy]) -> int | None:
     """KV blocks of all configurations where a policy does not give them: what the engine has for the most demanding of them."""
     if not any(policy.estimated for policy in policies):
         return None
     return min(device_blocks(engine.torch, policy) for policy in policies)
 
 
-def _replayed(lookup: Lookup, engine: VerifyEngine, point: Point | None, window: Any, blocks: int | None) -> Result:
-    plan = lookup.plan
-    policy = plan.policy if point is None else plan.policy_at(point)
+def pace_of(plan: TunePlan, engine: VerifyEngine, sources: WindowSources) -> Pace:
+    """How fast the engine replays the current policy, measured on the longest window (``engine_pace``)."""
+    longest = max(plan.trace.held or plan.trace.search, key=lambda window: window.requests)
+    with _threads_for(engine):
+        cell = _engine_cell(plan, engine, plan.policy, longest, _kv_blocks(engine, [plan.policy]))
+        return measure_pace(cell, sources, engine.torch)
+
+
+class _Far:
+    """Configurations on the engine, one after the other, and how many requests of them all have ended."""
+
+    def __init__(self, lookup: Lookup, engine: VerifyEngine, points: Sequence[Point | None], side: Side,
+                 watched: Watched) -> None:  # fmt: skip
+        self._lookup, self._engine, self._points, self._watched = lookup, engine, points, watched
+        self._windows = lookup.windows(side)
+        self._done = 0
+        each = [lookup.replays.sources.get(window).total for window in self._windows]
+        self._total = sum(each) * len(points)
+        watched.begin("requests")
+
+    def replayed(self, at: int, blocks: int | None) -> list[Result]:
+        """The results of one of the points, by window. ``KeyboardInterrupt`` where somebody asked the job to stop."""
+        what = f"verify: {at + 1} of {len(self._points)} on {self._engine.what}"
+        self._watched.say(what)
+        plan, sources, point = self._lookup.plan, self._lookup.replays.sources, self._points[at]
+        found = []
+
+        def told(totals: RunTotals) -> None:
+            self._watched.tell(min(self._done + totals.finished, self._total), self._total, what)
+            self._watched.stop()
+
+        with _threads_for(self._engine):
+            for window in self._windows:
+                cell = _engine_cell(plan, self._engine, plan.policy if point is None else plan.policy_at(point), window, blocks)
+                found.append(replay_cell(cell, sources, torch=self._engine.torch, on_chunk=told))
+                self._done += sources.get(window).total
+                self._watched.tell(self._done, self._total, what)
+        return found
+
+
+def _engine_cell(plan: TunePlan, engine: VerifyEngine, policy: Policy, window: StudyWindow, blocks: int | None) -> Cell:
+    """A policy on a window, on what the engine runs on, with its KV blocks (``_kv_blocks``)."""
     if blocks is not None and policy.estimated:
         policy = apply_set(policy, [f"num_gpu_blocks={blocks}"], plan.profile)
-    cell: Cell = replace(plan.cell(policy, window), profile=engine.profile)
-    return replay_cell(cell, lookup.replays.sources, torch=engine.torch)
+    return replace(plan.cell(policy, window), profile=engine.profile)
 
 
 def _figures(lookup: Lookup, results: Sequence[Result]) -> dict[str, float]:
