@@ -23,6 +23,7 @@ __all__ = [
     "HardwareFacts",
     "Latency",
     "ModelFacts",
+    "PhysicsError",
     "Profile",
     "list_profiles",
     "load_profile",
@@ -104,6 +105,15 @@ class HardwareFacts:
     tensor_parallel: int = 1
 
 
+class PhysicsError(ConfigError):
+    """A coefficient below what the silicon can do. ``finding`` is the sentence without what was expected, for who knows where
+    the number comes from."""
+
+    def __init__(self, finding: str) -> None:
+        super().__init__(f'latency.{finding}; expected at least that, or physics = "off" for planted coefficients')
+        self.finding = finding
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """Coefficients, facts and provenance. ``synthetic`` profiles (planted coefficients) are not held to physics
@@ -173,10 +183,13 @@ def _check_physics(latency: Latency, model: ModelFacts, hardware: HardwareFacts)
     )
     for name, value, least, what in bounds:
         if value < least:
-            raise ConfigError(
-                f"latency.{name} = {value:g}: below the physical floor, {what} takes {least:.4g} ns on {hardware.name};"
-                f' expected at least that, or physics = "off" for planted coefficients'
+            raise PhysicsError(
+                f"{name} = {_ns(value)} ns: below the physical floor, {what} takes {_ns(least)} ns on {hardware.name}"
             )
+
+
+def _ns(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 T = TypeVar("T", Latency, ModelFacts, HardwareFacts)

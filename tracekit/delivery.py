@@ -60,8 +60,10 @@ def delivery_note(profile: Profile, rules: Rules) -> str | None:
     if not there:
         return None
     before, after = there.ingress_ns / 1e6, there.egress_ns / 1e6
-    return (f"profile: TTFT and E2E count {before:,.3f} ms before the engine (ingress) and E2E {after:,.3f} ms after it (egress),"
-            " as it was fitted; ingress_ns = 0 in its [fit] leaves that out")  # fmt: skip
+    parts = [f"TTFT and E2E count {before:,.3f} ms before the engine (ingress)"] if before else []
+    parts += [f"E2E counts {after:,.3f} ms after it (egress)"] if after else []
+    names = [name for name, ms in (("ingress_ns", before), ("egress_ns", after)) if ms]
+    return f"profile: {' and '.join(parts)}, as it was fitted; {' and '.join(names)} = 0 in its [fit] leaves that out"
 
 
 class DeliverySource:

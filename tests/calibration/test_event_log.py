@@ -118,7 +118,7 @@ def test_the_longest_context_is_a_column_of_a_log(kind: str, tmp_path: Path, cap
     assert "s_ns" in capsys.readouterr().out
     wrong = [{**line, "decode_longest_tokens": 12.0} if number == 6 else line for number, line in enumerate(lines)]
     assert main(["calibrate", jsonl(tmp_path / "wrong.jsonl", wrong), "--out", str(out)]) == 3
-    assert "line 7, column decode_longest_tokens: '12.0': below the mean of the contexts" in capsys.readouterr().err
+    assert "line 7, column decode_longest_tokens: '12': below the mean of the contexts" in capsys.readouterr().err
 
 
 def test_a_recorded_run_says_who_was_longest_in_its_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,8 +148,10 @@ def without(name: str) -> list[dict[str, Any]]:
     [
         *((without(name), 3, f"column {name}: missing column") for name in NEEDED),
         (without("device_ns"), 3, "device_ns, or duration_ns instead"),
-        ([*rows(20)[:-1], {**rows(1)[0], "decode_seqs": -3}], 3, "line 20, column decode_seqs: '-3.0': below 0"),
-        ([{**line, "prefill_qk": "many"} for line in rows(20)], 3, "column prefill_qk: 'many': not a number"),
+        ([*rows(20)[:-1], {**rows(1)[0], "decode_seqs": -3}], 3, "line 20, column decode_seqs: '-3': below 0"),
+        ([{**line, "prefill_qk": "many"} for line in rows(20)], 3, "line 1, column prefill_qk: 'many': not a number"),
+        ([{**line, "device_ns": 0} for line in rows(20)], 3, "column device_ns: no row has a time above 0"),
+        ([{"schema": SCHEMA}], 3, "no row"),
         ([{"schema": "tracekit.iterations/9"}, *rows(20)], 3, "'tracekit.iterations/9': not a schema that is known here"),
         (rows(3), 2, "cannot tell the coefficients"),
     ],
@@ -161,6 +163,75 @@ def test_mistakes_are_one_line(
     out, err = capsys.readouterr()
     assert said in json.loads(out)["error"]
     assert err.count("\n") == 1
+
+
+WRONG = {
+    '{"iteration": 3, "dev': "not JSON", "[1, 2]": "not a JSON object", "NaN": "not JSON",
+    json.dumps({**rows(1)[0], "decode_seqs": "many"}): "column decode_seqs: 'many': not a number",
+    json.dumps({**rows(1)[0], "decode_seqs": True}): "column decode_seqs: 'True': not a number",
+    json.dumps({**rows(1)[0], "device_ns": [3]}): "column device_ns: '[3]': not a number",
+    json.dumps({**rows(1)[0], "host_ns": -7}): "column host_ns: '-7': below 0",
+    json.dumps({**rows(1)[0], "prefill_qk": float("nan")}): "not JSON",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("headed", [True, False])
+@pytest.mark.parametrize("blank", [True, False])
+@pytest.mark.parametrize("wrong", WRONG)
+def test_the_line_that_is_wrong_is_named(
+    wrong: str, blank: bool, headed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The number is the file's own, with a head line and empty lines counted."""
+    lines = [json.dumps({"schema": SCHEMA})] * headed + [""] * blank + [json.dumps(row) for row in rows(40)]
+    lines.insert(17, wrong)
+    file = tmp_path / "log.jsonl"
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert main(["calibrate", str(file), "--as", "events"]) == 3
+    err = capsys.readouterr().err
+    assert f"{file}, line 18" in err
+    assert WRONG[wrong] in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("headed", [True, False])
+def test_a_log_that_is_still_being_written_is_read_up_to_its_last_whole_line(
+    headed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [json.dumps({"schema": SCHEMA})] * headed + [json.dumps(row) for row in rows()]
+    file, out = tmp_path / "log.jsonl", tmp_path / "p.toml"
+    file.write_text("\n".join(lines)[:-30], encoding="utf-8")
+    assert main(["calibrate", str(file), "--as", "events", "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert f"line {len(lines)} is cut short and was left out" in said
+    assert "read: 399 iterations, 399 of them fitted" in said
+    assert found(out) == pytest.approx(COSTS, rel=0.01)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("name", [each.name for each in COLUMNS if each.unit != "text"])
+def test_null_is_not_known_in_every_column(name: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows that do not tell what is needed are left out and counted; of the rest what stands for them counts."""
+    lines, out = rows(), tmp_path / "p.toml"
+    for line in lines:
+        line |= {"running": line["decode_seqs"] + (line["prefill_tokens"] > 0), "prefill_seqs": 1 * (line["prefill_tokens"] > 0)}
+        line |= dict.fromkeys(("changes", "admitted", "finished", "preempted", "padded_tokens", "engine", "start_ns"), 0)
+        line |= {"duration_ns": line["device_ns"], "decode_longest_tokens": line["decode_kv_tokens"]}
+    lines = [{**line, name: None} if number % 9 == 2 else line for number, line in enumerate(lines)]
+    source = str(tmp_path / f"log.{kind}")
+    if kind == "parquet":
+        pl.DataFrame(lines).write_parquet(source)
+    else:
+        jsonl(tmp_path / "log.jsonl", lines)
+    assert main(["calibrate", source, "--out", str(out), "--json"]) == 0
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    asked = name in (*NEEDED, "device_ns", "decode_longest_tokens")
+    # of one sequence alone the longest context is no question
+    alone = name == "decode_longest_tokens"
+    left = sum(line[name] is None and not (alone and line["decode_seqs"] == 1) for line in lines) if asked else 0
+    assert notes[0].startswith(f"read: 400 iterations, {400 - left} of them fitted")
+    assert (f"; {left} do not tell what they computed" in notes[0]) == (name in NEEDED)
+    costs = {key: value for key, value in COSTS.items() if key in ("floor_ns", "b_ns", "c_ns")}
+    assert {key: found(out)[key] for key in costs} == pytest.approx(costs, rel=0.02)
 
 
 def test_the_page_names_every_column() -> None:

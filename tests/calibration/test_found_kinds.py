@@ -12,6 +12,7 @@ from benchmarks.calibrate_logs import SYNCHRONOUS, Planted, write_log
 from tests.calibration.test_sglang_log import log as sglang_log
 from tracekit.calibration import SourceReport, SourceRequest, calibrate_source
 from tracekit.calibration.sources import find_kind
+from tracekit.cli.main import main
 from tracekit.errors import InputError, UsageError
 
 METRICS = "vllm:generation_tokens_total{engine=\"0\"} 3.0\nvllm:num_requests_running{engine=\"0\"} 1.0\n"
@@ -79,3 +80,49 @@ def test_one_engine_is_not_held_against_itself(tmp_path: Path) -> None:
     (only,) = report.document["engines"]
     assert abs(only["ratio"] - 1) > 0.1, "its own median is off the fit"
     assert not any("off the busiest engine" in line for line in report.lines)
+
+
+def test_files_that_are_none_say_what_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "a.log"
+    file.write_bytes(b"")
+    with pytest.raises(InputError, match=r"a\.log: empty; expected run: "):
+        kind(file)
+    write_log(file, Planted.draw(50), head=SYNCHRONOUS)
+    for encoding in ("utf-16", "utf-16-be"):
+        mark = "" if encoding == "utf-16" else "\ufeff"
+        (tmp_path / "wide.log").write_text(mark + file.read_text(encoding="utf-8"), encoding=encoding)
+        with pytest.raises(InputError, match=r"wide\.log: UTF-16 text; expected UTF-8"):
+            kind(tmp_path / "wide.log")
+
+
+@pytest.mark.parametrize("name", ["vllm-log", "sglang-log", "prometheus", "vllm-stats"])
+def test_a_packed_file_that_was_cut_is_still_known_and_said_to_be_cut(name: str, tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    if name == "vllm-log":
+        write_log(plain, Planted.draw(2000), head=SYNCHRONOUS)
+    elif name == "sglang-log":
+        sglang_log(plain)
+    else:
+        plain.write_text("".join(f"{each}# {n}\n" for n in range(4000) for each in [METRICS if name == "prometheus" else STATS]))
+    whole = packed(plain).read_bytes()
+    cut = tmp_path / "cut.gz"
+    cut.write_bytes(whole[: 2 * len(whole) // 3])
+    assert kind(cut) == name
+    with pytest.raises(InputError, match=r"cut\.gz: gzip data that is cut short or damaged"):
+        calibrate_source(SourceRequest(source=str(cut)))
+
+
+def test_an_option_of_another_kind_says_what_the_source_was_taken_for(tmp_path: Path) -> None:
+    """Half a model's configuration reads as a trace: the guess is called one."""
+    file = tmp_path / "config.json"
+    file.write_text('{"hidden_size": 4096, "num_attention_heads": 32}', encoding="utf-8")
+    with pytest.raises(UsageError, match=r"--hardware: means nothing to a trace .*, which .*config\.json was taken for; expected"):
+        calibrate_source(SourceRequest(source=str(file), hardware="h100"))
+    with pytest.raises(UsageError) as named:
+        calibrate_source(SourceRequest(source=str(file), hardware="h100"), "latencies")
+    assert "was taken for" not in str(named.value)
+
+
+def test_a_folder_to_write_to_is_refused_before_anything_is_fitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["calibrate", str(tmp_path / "none.log"), "--as", "vllm-log", "--out", str(tmp_path)]) == 2
+    assert f"--out {tmp_path}: a folder; expected a file" in capsys.readouterr().err

@@ -219,3 +219,13 @@ def test_statistics_of_a_measured_run_predict_its_requests(name: str, sets: tupl
     report = check_profile(found, str(SHARED / f"vllm_measured_llama8b_{name}.requests.jsonl"), sets=settings)
     errors = {metric: report.parts["all"][metric] for metric in ("ttft", "tpot", "e2e")}
     assert all(each is not None and abs(each["error"]["mean"]) < 0.06 for each in errors.values()), errors
+
+
+@pytest.mark.parametrize("name", ["m{}.prom", "{}", "metrics-2026-11-30-{}.txt", "{}.prom"])
+def test_a_folder_is_read_in_the_order_in_which_a_person_counts(name: str, run: RunData, tmp_path: Path) -> None:
+    """m10 comes after m2: in the order of characters the counters would seem to go back, and another profile came out."""
+    folder = tmp_path / "pages"
+    folder.mkdir()
+    for number, page in enumerate(pages(run), start=1):
+        (folder / name.format(number)).write_text(page, "utf-8")
+    assert fitted(str(folder)).profile.latency == fitted(snapshots(run, tmp_path / "one")).profile.latency

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from replay_engine.profile import load_profile
-from tracekit.calibration.sglang_log import samples_of_batches
+from tracekit.calibration.sglang_log import batch_lines, samples_of_batches
 from tracekit.cli.main import main
 
 FLOOR, A, B, D, E = 6e6, 2e6, 2e4, 1.1e4, 40.0
@@ -69,7 +69,7 @@ def test_what_does_not_tell_a_time_is_left_out(tmp_path: Path) -> None:
     lines += [line.format(rank=" DP1 TP0", n=8), line.format(rank="", n=90), line.format(rank=" DP1 TP0", n=8)]
     file = tmp_path / "s.log"
     file.write_text("\n".join(lines), encoding="utf-8")
-    found = samples_of_batches(file)
+    found = samples_of_batches(batch_lines(file))
     # of rank 0 the second and the fourth, of rank 1 the second; a line after a prefill averages over it
     assert sorted(found.seqs.tolist()) == [8, 8, 90]
     assert found.device_ns.tolist() == pytest.approx([8 / 50 * 1e9, 90 / 50 * 1e9, 8 / 50 * 1e9])
@@ -79,7 +79,7 @@ def test_accepted_drafts_make_an_iteration_of_more_tokens(tmp_path: Path) -> Non
     line = "Decode batch, #running-req: 10, #token: 100, accept len: 2.50, gen throughput (token/s): 1000.0, #queue-req: 0"
     file = tmp_path / "s.log"
     file.write_text(f"{line}\n{line}\n", encoding="utf-8")
-    assert samples_of_batches(file).device_ns.tolist() == [25e6]
+    assert samples_of_batches(batch_lines(file)).device_ns.tolist() == [25e6]
 
 
 def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

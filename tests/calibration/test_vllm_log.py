@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -196,13 +197,45 @@ def test_settings_count_more_than_the_log() -> None:
     assert (facts.asynchronous, facts.kv_tokens) == (False, 8000.0)
 
 
-def test_a_fit_that_beats_the_card_is_refused(tmp_path: Path) -> None:
+def test_a_fit_that_beats_the_card_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     planted = Planted.draw(4000)
     planted.device_ns = planted.device_ns * 0.4
     file = tmp_path / "fast.log"
     write_log(file, planted, head=SYNCHRONOUS)
     assert main(["calibrate", str(file), "--profile", "h100", "--out", str(tmp_path / "p.toml")]) == 2
     assert not (tmp_path / "p.toml").exists()
+    err = capsys.readouterr().err
+    assert f"{file}: the fit is refused, b_ns = 7,6" in err
+    assert "expected --profile of the model and card that it ran on" in err
+
+
+def test_waits_held_against_a_card_say_that_they_are_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Asynchronous scheduling is the default, and a card the natural thing to name: what to do about it is said."""
+    planted, file = Planted.draw(4000, seed=3), tmp_path / "waits.log"
+    host = np.full(4000, 0.8 * float(np.median(planted.device_ns)))
+    write_log(file, residual(planted, host), head=HEAD, period_ns=np.maximum(planted.device_ns, host))
+    assert main(["calibrate", str(file), "--profile", "h100", "--out", str(tmp_path / "p.toml")]) == 2
+    err = capsys.readouterr().err
+    assert "the fit is refused" in err
+    assert "only the rest of the wait is logged" in err
+    assert "expected a log with --no-async-scheduling" in err
+    assert "planted" not in err
+    assert main(["calibrate", str(file), "--out", str(tmp_path / "p.toml")]) == 0
+    assert load_profile(tmp_path / "p.toml").fit["bound"] == "lower"
+
+
+@pytest.mark.parametrize("took", ["nan", "-3.25", "", "1e9e", "0.00"])
+def test_times_that_are_none_are_said_with_the_line(took: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "bad.log"
+    write_log(file, Planted.draw(30), head=SYNCHRONOUS)
+    text = re.sub(r"elapsed time: [0-9.]+ ms", f"elapsed time: {took} ms", file.read_text(encoding="utf-8"))
+    file.write_text(text, encoding="utf-8")
+    assert main(["calibrate", str(file)]) == 3
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1, "no warning of a library beside it"
+    line = 1 + next(number for number, each in enumerate(text.splitlines()) if "Iteration(" in each)
+    said = "show no time at all" if took == "0.00" else f"line {line}: 0 of 30 iteration lines tell"
+    assert said in err
 
 
 def test_the_command_finds_what_it_is_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

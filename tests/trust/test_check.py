@@ -155,6 +155,64 @@ def test_a_split_judges_the_half_that_is_held_out(folder: Path) -> None:
     assert {name: part["e2e"]["n"] for name, part in whole.parts.items()} == {"all": 240, "first half": 120, "held out": 120}
     drawn = checked(folder, TRUE, split="random")
     assert drawn.parts["held out"]["e2e"]["observed_ns"] != whole.parts["held out"]["e2e"]["observed_ns"]
+    assert list(drawn.parts) == ["all", "other half", "held out"], "a random half is not the first one"
+
+
+def test_figures_that_disagree_in_a_usual_way_name_where_to_look(folder: Path) -> None:
+    """The right engine under other seats: TPOT fits and E2E does not. A light replay of an overloaded engine says whose load it
+    tells of. Neither is said of the profile that made the trace."""
+    few = check_profile(TRUE, str(folder / "seats-8.jsonl"), sets=("max_num_seqs=10",))
+    many = check_profile(TRUE, str(folder / "seats-8.jsonl"), sets=("max_num_seqs=96",))
+    right = check_profile(TRUE, str(folder / "seats-8.jsonl"), sets=("max_num_seqs=8",))
+    settings = [[note for note in report.notes if "look first at the settings" in note] for report in (few, many, right)]
+    whose = [[note for note in report.notes if "the replay's, not the engine's" in note] for report in (few, many, right)]
+    assert [len(each) for each in settings] == [1, 0, 0], "of 96 seats TPOT is off by a fifth"
+    assert settings[0][0].startswith("TPOT agrees (mean +6%) and E2E does not (-43%): look first")
+    assert [len(each) for each in whose] == [0, 1, 0]
+    assert many.over_time is not None
+    waited = many.over_time["waiting"]
+    assert whose[1][0].startswith(
+        f"the replay has at most {waited['predicted_max']:,.0f} requests waiting, the engine had {waited['observed_max']:,.0f}:"
+    )
+    assert waited["predicted_max"] < 10 < waited["observed_max"]
+
+
+def test_the_clock_and_rows_that_are_not_in_the_trace_are_said(folder: Path) -> None:
+    lines = (folder / "seats-16.jsonl").read_text(encoding="utf-8").splitlines()
+    lines[3] = json.dumps({**json.loads(lines[3]), "output_toks": -4})
+    (folder / "less.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    seats = ("max_num_seqs=16",)
+    whole, less = (check_profile(TRUE, str(folder / f"{name}.jsonl"), sets=seats).notes for name in ("seats-16", "less"))
+    clock, gone = "observed latencies are by the server's clock", "trace: 1 of 240 rows were left out (negative 1)"
+    assert (clock in whole, clock in less, gone in whole, gone in less) == (True, True, False, True)
+
+
+@pytest.mark.parametrize(
+    ("knob", "said"),
+    [
+        ("max_num_seq=8", "max_num_seq: unknown knob; did you mean max_num_seqs"),
+        ("num_gpu_blocks=-3", "num_gpu_blocks = -3: expected"),
+        ("max_num_seqs=many", "max_num_seqs"),
+        ("max_num_seqs", "expected knob=value"),
+    ],
+)
+def test_settings_of_a_configuration_that_are_wrong_are_said_with_its_place(knob: str, said: str, folder: Path) -> None:
+    tables = [f'[[config]]\ntrace = "seats-{seats}.jsonl"\nset = ["{knob if seats == 32 else ""}"]\n' for seats in (8, 16, 32)]
+    (folder / "bad.toml").write_text("".join(tables).replace('set = [""]\n', ""), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"bad\.toml, config 3: ") as caught:
+        check_profile(TRUE, None, configs=folder / "bad.toml")
+    assert said in str(caught.value)
+
+
+def test_a_queue_of_microseconds_has_no_error_in_percent(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Beside a predicted wait it would be one of so many hundred thousand."""
+    lines = [json.loads(line) for line in (folder / "seats-96.jsonl").read_text(encoding="utf-8").splitlines()]
+    for line in lines:
+        line["scheduled_ts"] = line["queued_ts"] + 11e-6
+    (folder / "quick.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    assert main(["calibrate", str(folder / "quick.jsonl"), "--check", "h100", "--set", "max_num_seqs=16"]) == 0
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("queue"))
+    assert row.split()[4:] == ["-"] * 6
 
 
 def told_of(draw: np.random.Generator, count: int = 200) -> Latencies:
@@ -179,6 +237,14 @@ def test_a_trace_that_drifts_is_told_from_one_whose_queue_differs() -> None:
         assert slow is not None and slow.drifts and slow.low < slow.moved < slow.high
         assert slow.moved == pytest.approx(1.3 * (1 + calm.moved) - 1)
         assert slow.words.startswith("the trace drifts: from its earlier half to its later one observed over predicted TPOT mo")
+        # a profile of another engine is off by what the load makes of it, and no trace drifts for that
+        for factor in (0.4, 2.5):
+            other = replace(predicted, tpot=predicted.tpot * np.where(later, 1.2, 1.0) * factor)
+            bent = drift_of(other, noisy, everything)
+            assert bent is not None and bent.another and not bent.drifts
+            assert bent.words.startswith("drift: not told; observed TPOT")
+        half = drift_of(predicted, replace(noisy, tpot=noisy.tpot * np.where(later, 2.0, 1.0)), everything)
+        assert half is not None and half.drifts, "one half right, the other not: that is drift, however far"
     assert wrong <= 1
     queued = replace(predicted, ttft=predicted.ttft * np.where(later, 1.0, 4.0), queue=predicted.ttft * np.where(later, 0, 3.0))
     told = drift_of(predicted, queued, everything)
@@ -208,7 +274,7 @@ def test_sensitivity_grows_with_the_load(folder: Path) -> None:
     assert heavy.sensitivity > light.sensitivity > 0.5
     assert light.load["waiting"] < heavy.load["waiting"]
     assert next(iter(heavy.load["refused_by"])) == "max_num_seqs"
-    assert "the head for max_num_seqs" in heavy.regime
+    assert "(the first of the queue for max_num_seqs in " in heavy.regime
 
 
 def test_leaving_the_fitted_range_is_said(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from replay_engine.calibration.outcome import calibrate_samples, profile_of
 from replay_engine.calibration.samples import EAGER_MODE, samples_of_rows
 from replay_engine.profile import load_profile
 from replay_engine.tables import LONGEST
+from tracekit.calibration.event_lines import EXPECTED, first_wrong, line_of_row, read_rows
 from tracekit.calibration.report import CalibrationReport
 from tracekit.calibration.sources import SourceRequest
 from tracekit.errors import InputError, shown
@@ -65,11 +65,16 @@ COLUMNS: tuple[EventColumn, ...] = tuple(
 )
 
 
+NUMBERS = frozenset(each.name for each in COLUMNS if each.name not in ("mode", "engine", "iteration", "start_ns"))
+
+
 def calibrate_event_log(request: SourceRequest) -> CalibrationReport:
     """``InputError``: what of the file cannot be used; ``ConfigError``: too few rows, or a fit that beats the prior's card."""
     file = Path(request.source)
     rows, facts = read_event_log(file)
     changes = rows.pop("changes", None)
+    if not (rows["device_ns"] > 0).any():
+        raise InputError("no row has a time above 0", file=str(file), column="device_ns", expected="ns of each iteration")
     samples = samples_of_rows(rows, changes)
     writer = shown(facts.get("writer", "an event log"))
     note = f"fitted: least squares of {len(samples)} iterations of {shown(file.name)} ({writer})"
@@ -86,12 +91,24 @@ def calibrate_event_log(request: SourceRequest) -> CalibrationReport:
         found, name=file.stem, kind=f"fitted to an event log ({writer})", model=prior.model if prior else None,
         hardware=prior.hardware if prior else None, peaks=physical,
     )  # fmt: skip
-    return CalibrationReport(profile=profile, found=found)
+    return CalibrationReport(profile=profile, found=found, notes=_notes(facts, len(samples)))
+
+
+def _notes(facts: Mapping[str, Any], used: int) -> list[str]:
+    rows, unknown = facts["rows"], facts["unknown"]
+    read = f"read: {rows:,} iterations, {used:,} of them fitted"
+    if unknown:
+        read += f"; {unknown:,} do not tell what they computed"
+    if rows - unknown - used:
+        read += f"; {rows - unknown - used:,} have no device time, computed nothing, or leave something out that the others tell"
+    if "cut" not in facts:
+        return [read]
+    return [read, f"line {facts['cut']:,} is cut short and was left out: the log is still being written, or was copied in part"]
 
 
 def read_event_log(file: Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-    """Columns as ``samples_of_rows`` takes them (``changes`` besides, where the log has it), and the facts of its head.
-    ``InputError``: not readable, a column missing, or a value that is none."""
+    """Columns as ``samples_of_rows`` takes them (``changes`` besides, where the log has it), and the facts of its head, with
+    ``rows``, of which ``unknown`` were left out. ``InputError``: not readable, a column missing, or a value that is none."""
     frame, facts = _frame(file)
     if facts.get("schema", SCHEMA) != SCHEMA:
         raise InputError("not a schema that is known here", file=str(file), value=facts["schema"], expected=SCHEMA)
@@ -100,35 +117,44 @@ def read_event_log(file: Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, A
             raise InputError("missing column", file=str(file), column=each.name, expected=f"{each.unit}: {each.what}")
     if not {"device_ns", "duration_ns"} & set(frame.columns):
         raise InputError("missing column", file=str(file), column="device_ns", expected="device_ns, or duration_ns instead")
-    used = [each.name for each in COLUMNS if each.name not in ("mode", "engine", "iteration", "start_ns")]
-    number = {name: _numbers(frame, name, file) for name in used if name in frame.columns}
-    count = frame.height
-    nothing = np.zeros(count)
-    device = number["device_ns" if "device_ns" in number else "duration_ns"]
-    rows: dict[str, npt.NDArray[Any]] = {
-        "device_ns": np.nan_to_num(device), "host_ns": number.get("host_ns", np.full(count, np.nan)),
-        "running": number.get("running", number["decode_seqs"] + number.get("prefill_seqs", nothing)),
-        "padded_tokens": number.get("padded_tokens", nothing),
-    }  # fmt: skip
-    for name in ("prefill_tokens", "prefill_qk", "decode_seqs", "decode_kv_tokens", "admitted", "finished", "preempted"):
-        rows[name] = number.get(name, nothing)
+    number = {name: _numbers(frame, name, file) for name in NUMBERS if name in frame.columns}
+    known = np.all([np.isfinite(number[each.name]) for each in COLUMNS if each.needed], axis=0)
+    facts |= {"rows": frame.height, "unknown": int((~known).sum())}
+    rows = _rows(number)
     if "mode" in frame.columns:
         rows["mode"] = np.array(frame["mode"].cast(str).fill_null(EAGER_MODE).to_list(), np.str_)
-    rows |= {name: number[name] for name in ("changes", LONGEST[0]) if name in number}
     if LONGEST[0] in number:
-        _check_longest(rows, file)
-    return rows, facts
+        _check_longest(rows, known, file)
+    return {name: values[known] for name, values in rows.items()}, facts
 
 
-def _check_longest(rows: Mapping[str, npt.NDArray[Any]], file: Path) -> None:
+def _rows(number: Mapping[str, npt.NDArray[np.float64]]) -> dict[str, npt.NDArray[Any]]:
+    """What stands for columns that are not there, and for what a row does not tell."""
+    count = len(number["decode_seqs"])
+    counted = {name: np.nan_to_num(number.get(name, np.zeros(count)))
+               for name in ("prefill_seqs", "padded_tokens", "admitted", "finished", "preempted")}  # fmt: skip
+    running = number["decode_seqs"] + counted.pop("prefill_seqs")
+    if "running" in number:
+        running = np.where(np.isnan(number["running"]), running, number["running"])
+    rows: dict[str, npt.NDArray[Any]] = {
+        "device_ns": np.nan_to_num(number["device_ns" if "device_ns" in number else "duration_ns"]),
+        "host_ns": number.get("host_ns", np.full(count, np.nan)), "running": running, **counted,
+    }  # fmt: skip
+    rows |= {each.name: number[each.name] for each in COLUMNS if each.needed}
+    rows |= {"changes": np.nan_to_num(number["changes"])} if "changes" in number else {}
+    return rows | ({LONGEST[0]: number[LONGEST[0]]} if LONGEST[0] in number else {})
+
+
+def _check_longest(rows: Mapping[str, npt.NDArray[Any]], known: npt.NDArray[np.bool_], file: Path) -> None:
     """A longest context below the mean one is none: what it costs would be fitted to something else."""
     longest, seqs = rows[LONGEST[0]], rows["decode_seqs"]
-    wrong = np.flatnonzero((longest > 0) & (seqs > 0) & (longest * seqs < rows["decode_kv_tokens"]))
+    with np.errstate(invalid="ignore"):
+        wrong = np.flatnonzero(known & (longest > 0) & (seqs > 0) & (longest * seqs < rows["decode_kv_tokens"]))
     if len(wrong):
         at = int(wrong[0])
         mean = rows["decode_kv_tokens"][at] / seqs[at]
-        raise InputError("below the mean of the contexts", file=str(file), line=at + 1, column=LONGEST[0],
-                         value=longest[at], expected=f"the longest of them, {mean:,.0f} or more")  # fmt: skip
+        raise InputError("below the mean of the contexts", file=str(file), line=line_of_row(file, at), column=LONGEST[0],
+                         value=f"{longest[at]:g}", expected=f"the longest of them, {mean:,.0f} or more")  # fmt: skip
 
 
 def _frame(file: Path) -> tuple[pl.DataFrame, dict[str, Any]]:
@@ -137,18 +163,12 @@ def _frame(file: Path) -> tuple[pl.DataFrame, dict[str, Any]]:
     try:
         if file.suffix == ".parquet":
             facts = {key: value for key, value in pl.read_parquet_metadata(file).items() if key in ("schema", "writer")}
-            return pl.read_parquet(file), facts
-        with file.open("rb") as stream:
-            first = stream.readline()
-            head = json.loads(first) if first.strip() else {}
-            if not isinstance(head, Mapping):
-                raise ValueError("not an object")
-            facts = dict(head) if "schema" in head else {}
-            return pl.read_ndjson(stream if facts else file, infer_schema_length=10_000), facts
-    except (OSError, ValueError, pl.exceptions.PolarsError) as error:
+            return pl.read_parquet(file), dict(facts)
+        return read_rows(file, NUMBERS)
+    except (OSError, pl.exceptions.PolarsError) as error:
         # what a parser says may repeat what stands in the file
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "not an event log"
-        raise InputError(reason, file=str(file), expected="Parquet or JSONL rows, see docs/event_log.md") from None
+        raise InputError(reason, file=str(file), expected=EXPECTED) from None
 
 
 def _numbers(frame: pl.DataFrame, name: str, file: Path) -> npt.NDArray[np.float64]:
@@ -156,12 +176,14 @@ def _numbers(frame: pl.DataFrame, name: str, file: Path) -> npt.NDArray[np.float
 
     column = frame[name]
     if not column.dtype.is_numeric() and column.dtype != pl.Null:
-        raise InputError("not a number", file=str(file), column=name, value=column.drop_nulls()[0], expected="0 or more")
+        found = None if file.suffix == ".parquet" else first_wrong(file.read_bytes(), NUMBERS, file, after=0)
+        raise found or InputError("not a number", file=str(file), column=name, value=column.drop_nulls()[0], expected="0 or more")
     values: npt.NDArray[np.float64] = column.cast(pl.Float64).to_numpy().astype(np.float64)
     wrong = np.flatnonzero(values < 0)
     if len(wrong):
         at = int(wrong[0])
-        raise InputError("below 0", file=str(file), line=at + 1, column=name, value=values[at], expected="0 or more")
+        raise InputError("below 0", file=str(file), line=line_of_row(file, at), column=name, value=f"{values[at]:g}",
+                         expected="0 or more")  # fmt: skip
     return values
 
 

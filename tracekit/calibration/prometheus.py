@@ -17,6 +17,7 @@ import numpy as np
 
 from replay_engine.profile import load_profile
 from tracekit.calibration.interval_fit import FEWEST, Intervals, fit_intervals, report_intervals
+from tracekit.calibration.looking import unreadable
 from tracekit.calibration.sources import SourceReport, SourceRequest
 from tracekit.calibration.vllm_header import LogFacts, read_facts
 from tracekit.errors import InputError, shown, shown_path
@@ -85,14 +86,19 @@ def read_snapshots(source: str, facts: LogFacts) -> tuple[LogFacts, list[Snapsho
 
 
 def _files(source: str) -> Iterator[list[str]]:
-    path = Path(source)
+    path = each = Path(source)
     try:
-        for each in sorted(path.iterdir()) if path.is_dir() else [path]:
+        for each in sorted(path.iterdir(), key=_by_number) if path.is_dir() else [path]:
             if each.is_file():
                 yield _unpacked(each.read_bytes()).decode("utf-8", errors="replace").splitlines()
     except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or "not readable"
-        raise InputError(reason, file=shown(source, 200), expected="Prometheus metrics as text") from None
+        raise InputError(unreadable(each, error), file=shown(source, 200), expected="Prometheus metrics as text") from None
+
+
+def _by_number(path: Path) -> list[tuple[int, int, str]]:
+    """Names in the order that a person counts: m2 before m10."""
+    parts = re.split(r"(\d+)", path.name)
+    return [(int(part.isdecimal()), int(part) if part.isdecimal() else 0, part) for part in parts]
 
 
 def _unpacked(data: bytes) -> bytes:

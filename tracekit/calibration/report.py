@@ -15,11 +15,13 @@ __all__ = ["CalibrationReport"]
 
 @dataclass(slots=True, kw_only=True)
 class CalibrationReport:
-    """The profile, the fit behind it, and the batches where any were measured: (name, measured ns, spread, mode)."""
+    """The profile, the fit behind it, the batches where any were measured: (name, measured ns, spread, mode), and what is to be
+    known of what was read."""
 
     profile: Profile
     found: Calibration
     batches: list[tuple[str, float, float, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def write(self, file: str | Path) -> None:
         """The profile as TOML, for ``--profile``. ``UsageError``: the file cannot be written."""
@@ -36,7 +38,7 @@ class CalibrationReport:
         held = self.found.held
         return {
             "profile": self.profile.to_dict(),
-            "implied": dict(self.implied()),
+            "implied": dict(self.implied()), "notes": list(self.notes),
             "held_out": None if held is None else {
                 "median_error": held.median, "p90_error": held.p90,
                 "shapes": [

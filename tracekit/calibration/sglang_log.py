@@ -19,6 +19,7 @@ from replay_engine.calibration.fit import FEWEST
 from replay_engine.calibration.outcome import calibrate_samples, profile_of
 from replay_engine.calibration.samples import EAGER_MODE, Samples
 from replay_engine.profile import load_profile
+from tracekit.calibration.looking import unreadable
 from tracekit.calibration.report import CalibrationReport
 from tracekit.calibration.sources import SourceRequest
 from tracekit.errors import InputError, shown_path
@@ -26,7 +27,7 @@ from tracekit.errors import InputError, shown_path
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["calibrate_sglang_log", "samples_of_batches"]
+__all__ = ["batch_lines", "calibrate_sglang_log", "samples_of_batches"]
 
 Column = npt.NDArray[np.float64]
 NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
@@ -42,7 +43,8 @@ ALIKE = 0.1
 
 def calibrate_sglang_log(request: SourceRequest) -> CalibrationReport:
     """``InputError``: no batch line, or too few that tell a time; ``ConfigError``: a fit that beats the prior's card."""
-    samples = samples_of_batches(Path(request.source))
+    lines = batch_lines(Path(request.source))
+    samples = samples_of_batches(lines)
     if len(samples) < FEWEST:
         raise InputError(f"{len(samples)} batches that tell how long they took", file=shown_path(request.source),
                          expected=f"{FEWEST} or more decode lines without prefill between, or prefills with a queue")  # fmt: skip
@@ -54,19 +56,25 @@ def calibrate_sglang_log(request: SourceRequest) -> CalibrationReport:
         found, name="sglang-log", kind="fitted to a sample of batch lines of SGLang", model=prior.model if prior else None,
         hardware=prior.hardware if prior else None, peaks=physical,
     )  # fmt: skip
-    return CalibrationReport(profile=profile, found=found)
+    decodes = int(np.count_nonzero(samples.seqs))
+    notes = [
+        f"read: {lines.height:,} batch lines, a sample of what ran; {decodes:,} stretches between decode lines and"
+        f" {len(samples) - decodes:,} prefill batches tell how long they took",
+        "times are of the log's clock: host time is within floor, a, b and d, not in h0",
+        "a prefill batch's prompts are taken for alike and computed at once: c is rough",
+    ]
+    return CalibrationReport(profile=profile, found=found, notes=notes)
 
 
-def samples_of_batches(file: Path) -> Samples:
-    """The decode intervals and prefill batches of a log that tell a time. ``InputError``: not readable, or no batch line."""
+def batch_lines(file: Path) -> pl.DataFrame:
+    """The batch lines of a log. ``InputError``: not readable, or none in it."""
     import polars as pl
 
     try:
         text = pl.read_csv(file, has_header=False, separator="\x01", quote_char=None, schema={"line": pl.String},
                            encoding="utf8-lossy", truncate_ragged_lines=True)  # fmt: skip
     except (OSError, pl.exceptions.PolarsError) as error:
-        reason = getattr(error, "strerror", None) or "not text"
-        raise InputError(reason, file=str(file), expected="a log of SGLang") from None
+        raise InputError(unreadable(file, error), file=str(file), expected="a log of SGLang") from None
     line = pl.col("line")
     lines = text.filter(line.str.contains(r"\b(?:Decode|Prefill) batch,")).select(
         decode=line.str.contains("Decode batch,", literal=True), rank=line.str.extract(RANK).fill_null("0"),
@@ -74,6 +82,11 @@ def samples_of_batches(file: Path) -> Samples:
     )  # fmt: skip
     if not lines.height:
         raise InputError("no batch line", file=str(file), expected="Decode batch, ... and Prefill batch, ... lines")
+    return lines
+
+
+def samples_of_batches(lines: pl.DataFrame) -> Samples:
+    """The decode intervals and prefill batches that tell a time."""
     parts = [_of_rank(part) for part in lines.partition_by("rank", maintain_order=True)]
     found = parts[0]
     for part in parts[1:]:

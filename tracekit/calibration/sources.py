@@ -6,19 +6,21 @@ something to it; any other option is refused, so that none is ignored in silence
 
 from __future__ import annotations
 
-import gzip
 import os
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
-from replay_engine.profile import Profile
+from replay_engine.config import ConfigError
+from replay_engine.profile import PhysicsError, Profile
+from tracekit.calibration.looking import looked_at
 from tracekit.errors import InputError, UsageError, shown, shown_path
 
-__all__ = ["KINDS", "Kind", "ReportTable", "SourceReport", "SourceRequest", "calibrate_source", "find_kind", "write_profile"]
+__all__ = [
+    "KINDS", "Kind", "ReportTable", "SourceReport", "SourceRequest", "calibrate_source", "find_kind", "refused", "write_profile",
+]  # fmt: skip
 
 Progress = Callable[[int, int, str], None]
 
@@ -154,6 +156,7 @@ def calibrate_source(request: SourceRequest, kind: str | None = None) -> Written
     ``UsageError``: no such source or kind, or an option that means nothing to it; ``InputError``, ``ConfigError``: what is in it.
     """
     name = find_kind(request) if kind is None else kind
+    taken = f", which {shown_path(request.source)} was taken for" if kind is None else ""
     if name not in KINDS:
         raise UsageError(f"--as {shown(name)}: expected one of {', '.join(KINDS)}")
     found = KINDS[name]
@@ -161,7 +164,7 @@ def calibrate_source(request: SourceRequest, kind: str | None = None) -> Written
         given = getattr(request, each.name) not in (None, ())
         if given and each.name not in ALWAYS and each.name not in found.options:
             takes = ", ".join(sorted(OPTIONS[o] for o in found.options)) or "no such option"
-            raise UsageError(f"{OPTIONS[each.name]}: means nothing to {found.what} (--as {name}); expected {takes}")
+            raise UsageError(f"{OPTIONS[each.name]}: means nothing to {found.what} (--as {name}){taken}; expected {takes}")
     path = Path(request.source)
     if name in FILES and not path.exists():
         raise UsageError(f"{shown_path(request.source)}: no such file; expected {found.what}")
@@ -169,7 +172,16 @@ def calibrate_source(request: SourceRequest, kind: str | None = None) -> Written
         raise UsageError(f"{shown_path(request.source)}: a folder; expected {found.what}")
     module, _, function = found.reads.partition(":")
     read: Callable[[SourceRequest], Written] = getattr(import_module(module), function)
-    return read(request)
+    try:
+        return read(request)
+    except PhysicsError as error:
+        expected = "--profile of the model and card that it ran on; without it nothing is held to a card"
+        raise refused(request, error, expected) from None
+
+
+def refused(request: SourceRequest, error: PhysicsError, expected: str) -> ConfigError:
+    """A fit that beats the card, told of the source that it came from."""
+    return ConfigError(f"{shown_path(request.source)}: the fit is refused, {error.finding}; expected {expected}")
 
 
 def find_kind(request: SourceRequest) -> str:
@@ -178,7 +190,9 @@ def find_kind(request: SourceRequest) -> str:
     if path.is_file() and path.suffix == ".parquet" and _has_iterations(path):
         return "events"
     if path.is_file():
-        text = _looked_at(path)
+        text = looked_at(path)
+        if text.startswith((b"\xff\xfe", b"\xfe\xff")):
+            raise InputError("UTF-16 text", file=shown_path(request.source), expected="UTF-8 text")
         for name, marks in _MARKS.items():
             if all(mark in text for mark in marks):
                 return name
@@ -190,8 +204,10 @@ def find_kind(request: SourceRequest) -> str:
             return "latencies"
     if (path / "config.json").is_file():
         return "roofline"
-    if path.is_dir() and any(_MARKS["prometheus"][0] in _looked_at(each) for each in _files_in(path, 3)):
+    if path.is_dir() and any(_MARKS["prometheus"][0] in looked_at(each) for each in _files_in(path, 3)):
         return "prometheus"
+    if path.is_file() and path.stat().st_size == 0:
+        raise InputError("empty", file=shown_path(request.source), expected=_expected())
     if path.exists():
         raise UsageError(f"{shown_path(request.source)}: not a source of a known kind; expected {_expected()}")
     if os.sep in request.source or not Path(request.db).exists():
@@ -199,7 +215,6 @@ def find_kind(request: SourceRequest) -> str:
     return "run"
 
 
-_LOOK = 1 << 20
 _MARKS = {
     "vllm-log": (b"Iteration(", b"iteration elapsed time"), "events": (b'"decode_seqs"', b'"prefill_tokens"'),
     "vllm-stats": (b"Avg prompt throughput: ", b"Avg generation throughput: "), "prometheus": (b"vllm:generation_tokens_total",),
@@ -229,25 +244,6 @@ def _is_trace(path: Path) -> bool:
     except InputError:
         return False
     return True
-
-
-def _looked_at(path: Path) -> bytes:
-    """The start of a file, unpacked where it is gzip, and of a long one the middle too; nothing where it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            if file.read(2) == b"\x1f\x8b":
-                with gzip.open(path) as packed:
-                    return packed.read(2 * _LOOK)
-            file.seek(0)
-            start = file.read(_LOOK)
-            return start if len(start) < _LOOK else start + _middle(file, path.stat().st_size)
-    except (OSError, EOFError, zlib.error):
-        return b""
-
-
-def _middle(file: BinaryIO, size: int) -> bytes:
-    file.seek(size // 2)
-    return file.read(_LOOK)
 
 
 def _files_in(folder: Path, most: int) -> list[Path]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tracekit.calibration.measured import calibrate as calibrate_engine
 from tracekit.calibration.sources import SourceRequest, Written, calibrate_source
-from tracekit.errors import UsageError
+from tracekit.errors import UsageError, shown_path
 from tracekit.trust import check_profile
 from tracekit.work_manifest import beside, input_file, write_work_manifest
 
@@ -35,7 +35,9 @@ def calibrate(
     ``InputError``, ``ConfigError``."""
     given = dict(locals())
     if out is not None and not Path(out).resolve().parent.is_dir():
-        raise UsageError(f"--out {out}: no such folder; expected a file in one that exists")
+        raise UsageError(f"--out {shown_path(out)}: no such folder; expected a file in one that exists")
+    if out is not None and Path(out).is_dir():
+        raise UsageError(f"--out {shown_path(out)}: a folder; expected a file")
     if run is not None and source is not None:
         raise UsageError("SOURCE and --from: two ways to say what is fitted; expected one of them")
     report = _fitted(given) if check is None else _checked(given)

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.errors import InputError
+from tracekit.calibration.looking import unreadable
+from tracekit.errors import InputError, shown_path
 
 if TYPE_CHECKING:
     import polars as pl
@@ -85,8 +86,7 @@ def read_iteration_lines(file: str | Path) -> IterationLines:
             truncate_ragged_lines=True,
         ).with_row_index("row")  # fmt: skip
     except (OSError, pl.exceptions.PolarsError) as error:
-        reason = getattr(error, "strerror", None) or "not text"
-        raise InputError(reason, file=str(file), expected="a log of vLLM") from None
+        raise InputError(unreadable(file, error), file=shown_path(file), expected="a log of vLLM") from None
     marked = text.filter(pl.col("line").str.contains(MARK, literal=True))
     if not len(marked):
         raise InputError("no iteration line", file=str(file), expected="a log with --enable-logging-iteration-details")

@@ -17,9 +17,9 @@ from replay_engine.calibration.fit import FEWEST, fit_device, held_out, predicte
 from replay_engine.calibration.many import fit_many, thinned
 from replay_engine.calibration.outcome import Calibration, implied, profile_of
 from replay_engine.calibration.samples import EAGER_MODE, Samples
-from replay_engine.profile import Latency, Profile, load_profile
+from replay_engine.profile import Latency, PhysicsError, Profile, load_profile
 from tracekit.calibration.residual import SHORTEST_MS, Judgement, judge
-from tracekit.calibration.sources import ReportTable, SourceReport, SourceRequest
+from tracekit.calibration.sources import ReportTable, SourceReport, SourceRequest, refused
 from tracekit.calibration.vllm_graphs import with_padding
 from tracekit.calibration.vllm_header import LogFacts, read_facts
 from tracekit.calibration.vllm_lines import IterationLines, read_iteration_lines
@@ -47,7 +47,8 @@ def calibrate_vllm_log(request: SourceRequest) -> SourceReport:
     c_ns = prior.latency.c_ns if prior is not None else 0.0
     samples, used = samples_of_lines(lines, facts, c_ns)
     if len(samples) < FEWEST:
-        raise InputError(f"{len(samples)} iterations that computed something", file=shown_path(request.source),
+        told = f"{len(samples)} of {lines.lines:,} iteration lines tell of an iteration that computed something in a time above 0"
+        raise InputError(told, file=shown_path(request.source), line=lines.broken[0] if lines.broken else None,
                          expected=f"{FEWEST} or more")  # fmt: skip
     samples, graphs = with_padding(samples, facts)
     host = Latency() if prior is None else prior.latency
@@ -60,7 +61,16 @@ def calibrate_vllm_log(request: SourceRequest) -> SourceReport:
         iterations=len(samples), sources=sources,
         ranges={name: (float(values.min()), float(values.max())) for name, values in columns.items()},
     )  # fmt: skip
-    report = _report(request, lines, facts, verdict, prior, found, _by_engine(latency, samples, lines.engine[used]))
+    engines = _by_engine(latency, samples, lines.engine[used])
+    try:
+        report = _report(request, lines, facts, verdict, prior, found, engines)
+    except PhysicsError as error:
+        if verdict.whole:
+            raise
+        raise refused(request, error, (
+            f"a log with --no-async-scheduling (these times are lower bounds: {verdict.why}), or no --profile: a lower bound is"
+            " then written"
+        )) from None  # fmt: skip
     report.lines += [] if graphs is None else [graphs]
     return report
 
@@ -74,7 +84,7 @@ def samples_of_lines(lines: IterationLines, facts: LogFacts, c_ns: float) -> tup
     # The usage counts whole blocks, of which a sequence leaves half of the last one empty, and the prompts being computed.
     kv = np.maximum(0.0, kv - lines.context_tokens - (prompts + decodes) * (facts.block_size - 1) / 2)
     kv = np.where(decodes > 0, kv, 0.0)
-    if np.isnan(lines.kv_usage[use]).mean() < HALF:
+    if np.isnan(lines.kv_usage[use]).sum() < HALF * use.sum():
         use &= ~np.isnan(lines.kv_usage)
     qk = np.where(prompts > 0, lines.context_tokens**2 / (2 * np.maximum(prompts, 1)), 0.0)
     device = lines.elapsed_ms * 1e6 - c_ns * qk

@@ -13,6 +13,7 @@ import numpy as np
 
 from replay_engine.profile import load_profile
 from tracekit.calibration.interval_fit import Intervals, fit_intervals, report_intervals
+from tracekit.calibration.looking import unreadable
 from tracekit.calibration.sources import SourceReport, SourceRequest
 from tracekit.calibration.vllm_header import LogFacts, read_facts
 from tracekit.errors import InputError, shown, shown_path
@@ -58,8 +59,7 @@ def _read(source: str) -> pl.DataFrame:
         text = pl.read_csv(source, has_header=False, separator="\x01", quote_char=None, schema={"line": pl.String},
                            encoding="utf8-lossy", truncate_ragged_lines=True)  # fmt: skip
     except (OSError, pl.exceptions.PolarsError) as error:
-        reason = getattr(error, "strerror", None) or "not text"
-        raise InputError(reason, file=shown(source, 200), expected="a log of vLLM") from None
+        raise InputError(unreadable(source, error), file=shown(source, 200), expected="a log of vLLM") from None
     line = pl.col("line")
     lines = text.filter(line.str.contains("Avg generation throughput: ", literal=True)).select(
         engine=line.str.extract(ENGINE).fill_null("0"),

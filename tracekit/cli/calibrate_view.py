@@ -49,18 +49,21 @@ def _render_source(report: SourceReport) -> None:
 
 
 def _render_fit(report: CalibrationReport) -> None:
-    latency, found = report.profile.latency.costs(), report.found
+    print_text(report.profile.describe())
+    latency, found, sources = report.profile.latency.costs(), report.found, report.profile.provenance
     modes = {mode: each.costs() for mode, each in found.by_mode.items()} if len(found.by_mode) > 1 else {}
     if report.batches:
         batches = [(name, ns / 1e6, round(100 * spread, 1), mode) for name, ns, spread, mode in report.batches]
         print_table(("batch", "ms", "spread %", "mode"), batches)
         print_text("")
     rows = [
-        (key, what, latency[key], *(each.get(key) if key[0] != "h" else None for each in modes.values()))
+        (key, what, latency[key], *(each.get(key) if key[0] != "h" else None for each in modes.values()), sources.get(key, ""))
         for key, what in TERMS.items() if key in latency
     ]
-    print_table(("coefficient", "cost of", "ns", *(f"ns, {mode} alone" for mode in modes)), rows)
+    print_table(("coefficient", "cost of", "ns", *(f"ns, {mode} alone" for mode in modes), "source"), rows)
     print_text("")
+    for note in report.notes:
+        print_text(note)
     for what, value in report.implied():
         print_text(f"implied by {what}: {value}")
     if found.factor is not None:
@@ -73,7 +76,7 @@ def _render_fit(report: CalibrationReport) -> None:
         print_text(f"held-out shapes ({len(held.shapes)}, fitted without them): median {held.median:.1%}, P90 {held.p90:.1%}")
         print_table(
             ("held-out shape", "measured ms", "predicted ms", "error %"),
-            [(s.shape, s.measured_ns / 1e6, s.predicted_ns / 1e6, 100 * s.error) for s in held.shapes],
+            [(s.shape, s.measured_ns / 1e6, s.predicted_ns / 1e6, round(100 * s.error, 2)) for s in held.shapes],
         )
     spans = ", ".join(f"{name} {low:,.0f} to {high:,.0f}" for name, (low, high) in found.ranges.items())
     print_text(f"measured range, beyond which it extrapolates: {spans}")

@@ -20,6 +20,11 @@ LOADS = {
 }
 
 
+POINTS = ("mean", "p50", "p90", "p99")
+SHORT_NS = 1e6
+"""A queue below it is none: its error as a share says nothing."""
+
+
 def render_trust(report: TrustReport) -> None:
     """Verdict, errors by part, makespan and load over time, configurations, regime, extrapolation, notes."""
     print_text(f"verdict: {report.verdict.words}")
@@ -51,7 +56,8 @@ def _latencies(part: dict[str, dict[str, Any] | None]) -> None:
         if each is None:
             continue
         error, apart = each["error"], each["per_request"]
-        shares = [_percent(error[point]) for point in ("mean", "p50", "p90", "p99")]
+        shown = [point for point in POINTS if name != "queue" or each["observed_ns"][point] >= SHORT_NS]
+        shares = [_percent(error[point]) if point in shown else None for point in POINTS]
         means = (each["predicted_ns"]["mean"] / 1e6, each["observed_ns"]["mean"] / 1e6)
         # a queue of microseconds beside one of milliseconds is no error of so many thousand per cent
         single = (None, None) if name == "queue" else (_percent(apart["median"]), _percent(apart["p90"]))
@@ -82,8 +88,9 @@ def _extrapolation(report: TrustReport) -> None:
     outside = [each for each in report.extrapolated if each["time_outside"] > 0]
     for each in outside:
         (low, high), (least, most) = each["fitted"], each["reached"]
+        share = f"{each['time_outside']:.0%}" if each["time_outside"] >= 0.005 else "less than 1%"
         print_text(
-            f"extrapolates {each['time_outside']:.0%} of the time: {each['what']} {least:,.0f} to {most:,.0f}, fitted {low:,.0f}"
+            f"extrapolates {share} of the time: {each['what']} {least:,.0f} to {most:,.0f}, fitted {low:,.0f}"
             f" to {high:,.0f}"
         )
     if not report.extrapolated:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["FEW", "MILLISECONDS", "Errors", "Ranked", "Verdict", "judge_errors"]
+__all__ = ["FEW", "MILLISECONDS", "UNFIT", "Errors", "Ranked", "Verdict", "judge_errors"]
 
 NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
 MILLISECONDS = {"ttft": 0.10, "tpot": 0.05, "e2e": 0.05}

@@ -67,6 +67,13 @@ class LoadReport:
         """Plain values for JSON."""
         return asdict(self)
 
+    @property
+    def left_out(self) -> str | None:
+        """One line on the rows that are not in the trace; ``None``: all are."""
+        count = sum(self.rows_dropped.values())
+        why = ", ".join(f"{reason} {rows:,}" for reason, rows in self.rows_dropped.items())
+        return f"{count:,} of {self.rows_read:,} rows were left out ({why})" if count else None
+
 
 @dataclass(slots=True, kw_only=True)
 class LoadedTrace:

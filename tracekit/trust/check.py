@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from replay_engine.config import ConfigError
 from replay_engine.policy import Policy
 from replay_engine.profile import Profile, load_profile
 from tracekit.calibration.observed.settings import said_of
@@ -17,11 +18,11 @@ from tracekit.delivery import delivery_note
 from tracekit.diagnosis.run_data import RunData
 from tracekit.door_facts import door_facts
 from tracekit.errors import UsageError, shown
-from tracekit.metrics.verdict import judge_errors
+from tracekit.metrics.verdict import UNFIT, Errors, judge_errors
 from tracekit.policy_source import policy_from
 from tracekit.replay import Setup
 from tracekit.store import Store
-from tracekit.traces.load import read_trace
+from tracekit.traces.load import LoadReport, read_trace, report_of
 from tracekit.traces.slicing import Slice
 from tracekit.traces.source import TraceSource
 from tracekit.trust.accuracy import Latencies, Mask, compared, errors_of, makespan_s, observed_latencies, over_time
@@ -38,6 +39,8 @@ Progress = Callable[[int, int, str], None]
 SPLITS = ("time", "random")
 STEPS = (1.01, 1.02)
 """By how much the step time is lengthened to see what TTFT makes of it."""
+AGREES, MANY_WAITED = 0.10, 10
+"""An error of the mean TPOT within which the engine's speed is right; requests waiting from which a queue is one."""
 
 
 def check_profile(
@@ -72,10 +75,10 @@ def check_profile(
     if inputs is None:
         setup = setups[0]
     else:
-        source = _source(inputs, db, limit)
+        source, read = _source(inputs, db, limit)
         plain, shared, assumed = said_of(sets)
         setup = setup_on(found, policy_from(found, policy, plain), source, seed)
-        notes = [*assumed, *_share(setup, shared)]
+        notes = [*read, *assumed, *_share(setup, shared)]
     report = _report(setup, split, list(zip(listed, setups, strict=True)), steps, seed)
     report.notes += notes
     return report
@@ -101,7 +104,8 @@ def setup_on(profile: Profile, policy: Policy, source: TraceSource, seed: int = 
     )  # fmt: skip
 
 
-def _source(inputs: str | Sequence[str], db: str | Path, limit: int | None) -> TraceSource:
+def _source(inputs: str | Sequence[str], db: str | Path, limit: int | None) -> tuple[TraceSource, list[str]]:
+    """The trace, and what is to be known of it: whose clock, and rows that are not in it."""
     names = [inputs] if isinstance(inputs, str) else list(inputs)
     part = Slice(limit=limit)
     store = Store(db)
@@ -109,8 +113,15 @@ def _source(inputs: str | Sequence[str], db: str | Path, limit: int | None) -> T
         with store.read() as con:
             rows = con.execute("SELECT trace FROM traces WHERE name = ?", names).fetchall()
             if rows:
-                return TraceSource.from_database(con, int(rows[0][0]), part)
-    return TraceSource.from_loaded(read_trace(names), part)
+                number = int(rows[0][0])
+                return TraceSource.from_database(con, number, part), _of_trace(report_of(con, number))
+    loaded = read_trace(names)
+    return TraceSource.from_loaded(loaded, part), _of_trace(loaded.report)
+
+
+def _of_trace(report: LoadReport) -> list[str]:
+    clock = [] if report.obs_clock is None else [f"observed latencies are by the {report.obs_clock}'s clock"]
+    return clock + ([] if report.left_out is None else [f"trace: {report.left_out}"])
 
 
 def _share(setup: Setup, tokens: int | None) -> list[str]:
@@ -124,8 +135,11 @@ def _share(setup: Setup, tokens: int | None) -> list[str]:
 
 
 def _setup_of(config: Config, profile: Profile, seed: int) -> Setup:
-    policy = config.recorded or policy_from(profile, config.policy, said_of(config.sets)[0])
-    return setup_on(profile, policy, config.source, seed)
+    try:
+        policy = config.recorded or policy_from(profile, config.policy, said_of(config.sets)[0])
+        return setup_on(profile, policy, config.source, seed)
+    except (ConfigError, UsageError) as error:
+        raise ConfigError(f"{config.place}: {error}") from None
 
 
 def _report(
@@ -142,13 +156,14 @@ def _report(
     sensitivity = _sensitivity(setup, predicted, steps)
     judged = list(parts.values())[-1]
     first = next((ranked[name] for name in ("e2e_mean", *OBJECTIVES) if name in ranked), None)
+    errors, over = errors_of(judged), over_time(predicted, observed)
     return TrustReport(
-        profile=profile, trace=source.name, requests=source.total, verdict=judge_errors(errors_of(judged), first), parts=parts,
-        makespan_s=(makespan_s(predicted), makespan_s(observed)), over_time=over_time(predicted, observed), load=load,
+        profile=profile, trace=source.name, requests=source.total, verdict=judge_errors(errors, first), parts=parts,
+        makespan_s=(makespan_s(predicted), makespan_s(observed)), over_time=over, load=load,
         drift=drift_of(predicted, observed, source.counted),
         regime=regime_words(load, sensitivity), sensitivity=sensitivity,
         extrapolated=extrapolation(profile, data.iterations), ranked=ranked, configs=rows,
-        notes=[*([] if (why := why_unranked(rows)) is None else [why]), *_notes(setup, data)],
+        notes=[*_hints(errors, over), *([] if (why := why_unranked(rows)) is None else [why]), *_notes(setup, data)],
     )  # fmt: skip
 
 
@@ -167,12 +182,13 @@ def _parts(source: TraceSource, split: str | None, seed: int) -> dict[str, Mask]
     counted: Mask = source.counted
     if split is None:
         return {"all": counted}
-    order = np.argsort(source.arrival_ns, kind="stable")
+    order, rest = np.argsort(source.arrival_ns, kind="stable"), "first half"
     if split == "random":
+        rest = "other half"
         order = np.random.default_rng(seed).permutation(source.total)
     later = np.zeros(source.total, np.bool_)
     later[order[source.total // 2 :]] = True
-    return {"all": counted, "first half": counted & ~later, "held out": counted & later}
+    return {"all": counted, rest: counted & ~later, "held out": counted & later}
 
 
 def _sensitivity(setup: Setup, predicted: Latencies, steps: _Steps) -> float | None:
@@ -185,6 +201,21 @@ def _sensitivity(setup: Setup, predicted: Latencies, steps: _Steps) -> float | N
         after = predicted_of(setup.source, steps.replayed(own).outcomes)
         slopes.append((float(np.nanmean(after.ttft)) / mean - 1) / (factor - 1))
     return float(np.mean(slopes))
+
+
+def _hints(judged: Mapping[str, Errors], over: Mapping[str, Any] | None) -> list[str]:
+    """Where to look first, when figures disagree in a way that has a usual cause."""
+    hints = []
+    tpot, e2e = judged.get("tpot"), judged.get("e2e")
+    if tpot is not None and e2e is not None and abs(tpot.mean) <= AGREES and abs(e2e.mean) > UNFIT:
+        hints.append(f"TPOT agrees (mean {tpot.mean:+.0%}) and E2E does not ({e2e.mean:+.0%}): look first at the settings that"
+                     " the engine ran with (--set, --policy), then at the profile")  # fmt: skip
+    waiting = None if over is None else over.get("waiting")
+    theirs, ours = (0.0, 0.0) if waiting is None else (waiting["observed_max"], waiting["predicted_max"])
+    if theirs >= MANY_WAITED and theirs > 3 * ours:
+        hints.append(f"the replay has at most {ours:,.0f} requests waiting, the engine had {theirs:,.0f}: the load regime is the"
+                     " replay's, not the engine's")  # fmt: skip
+    return hints
 
 
 def _notes(setup: Setup, data: RunData) -> list[str]:

@@ -29,10 +29,11 @@ KEYS = ("name", "trace", "run", "set", "policy")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """One observed configuration. ``recorded``: its whole policy, where a run is what was observed; ``measured``: that run's
-    latencies, else those in ``source``."""
+    """One observed configuration. ``place``: where it stands, for messages. ``recorded``: its whole policy, where a run is what
+    was observed; ``measured``: that run's latencies, else those in ``source``."""
 
     name: str
+    place: str
     source: TraceSource
     sets: tuple[str, ...] = ()
     policy: str | None = None
@@ -76,10 +77,10 @@ def _config(entry: Mapping[str, Any], number: int, folder: Path, where: str, sto
     if "run" in entry:
         data = load_run_data(store, str(entry["run"]))
         measured = predicted_latencies(data.source, data.outcomes)
-        return Config(name=name, source=data.source, recorded=data.policy, measured=measured)
+        return Config(name=name, place=place, source=data.source, recorded=data.policy, measured=measured)
     file = folder / str(entry["trace"])
     if not file.exists():
         raise ConfigError(f"{place}: trace = {one_line(entry['trace'])}: no such file; expected one beside {where}")
     source = TraceSource.from_loaded(read_trace([str(file)]))
-    config = Config(name=name, source=source, sets=tuple(sets))
+    config = Config(name=name, place=place, source=source, sets=tuple(sets))
     return config if "policy" not in entry else replace(config, policy=str(entry["policy"]))

@@ -80,10 +80,11 @@ def regime_words(load: dict[str, Any], sensitivity: float | None) -> str:
     name = "near saturation" if sensitivity > STEEP else "loaded" if loaded else "light"
     if load["waiting"] > MOSTLY:  # of the busy time: an engine that idles between is not too small, its traffic comes bunched
         name = "overloaded" if load["busy"] > FULL else "loaded in bursts"
-    text = f"load regime: {name}; the engine is busy {load['busy']:.0%} of the time, requests wait {load['waiting']:.0%} of that"
+    text = f"load regime: {name}; in the replay the engine is busy {load['busy']:.0%} of the time, and requests wait in"
+    text += f" {load['waiting']:.0%} of that"
     if load["refused_by"]:
         reason, share = next(iter(load["refused_by"].items()))
-        text += f", the head for {reason} {share:.0%}"
+        text += f" (the first of the queue for {reason} in {share:.0%})"
     return f"{text}; a step time 1 % longer makes the mean TTFT {sensitivity:.1f} % longer"
 
 

@@ -16,10 +16,10 @@ __all__ = ["TrustReport"]
 
 @dataclass(slots=True, kw_only=True)
 class TrustReport:
-    """``parts``: by name (``all``, and with a split ``first`` and ``held out``) the comparison of each latency; ``over_time``:
-    running, waiting and KV; ``ranked``: agreement of configurations by objective, the first of which the verdict is made from;
-    ``drift``: whether the trace's service changes over its time; ``load``, ``sensitivity`` (by how many % the mean TTFT grows
-    with a step time 1 % longer), ``extrapolated``."""
+    """``parts``: by name (``all``, and with a split ``held out`` and the rest: ``first half``, or ``other half`` of a random
+    one) the comparison of each latency; ``over_time``: running, waiting and KV; ``ranked``: agreement of configurations by
+    objective, the first of which the verdict is made from; ``drift``: whether the trace's service changes over its time;
+    ``load``, ``sensitivity`` (by how many % the mean TTFT grows with a step time 1 % longer), ``extrapolated``."""
 
     profile: Profile
     trace: str

@@ -31,5 +31,7 @@ def calibrate_latencies(request: SourceRequest) -> SourceReport:
 
     found = fit_observed(loaded, known, prior, say=say)
     report = report_of(found, known, prior, loaded.report.name)
-    report.lines = [*(f"trace: {warning}" for warning in loaded.report.warnings), *report.lines]
+    lacks = loaded.report.left_out
+    gone = [] if lacks is None else [f"trace: {lacks}; where they ran, the engine had more to do than is replayed here"]
+    report.lines = [*gone, *(f"trace: {warning}" for warning in loaded.report.warnings), *report.lines]
     return report
