@@ -152,16 +152,25 @@ class Profile:
     def to_toml(self) -> str:
         return render_toml(self.to_dict())
 
+    @property
+    def origin(self) -> str | None:
+        """Where the numbers come from, in words; ``None``: it does not say."""
+        kind = self.provenance.get("kind")
+        if not self.synthetic:
+            return kind
+        if kind is not None and kind.startswith(("measured", "fitted")):
+            return f"{kind}; held to no card's peaks"
+        return "synthetic coefficients, not held to physics"
+
     def describe(self) -> str:
         """One line for the head of a report."""
-        kind = self.provenance.get("kind", "unknown origin")
-        if self.synthetic and kind.startswith(("measured", "fitted")):
-            what = "" if self.model is None else f"{self.model.name} {self.model.dtype}; "
-            return f"profile {self.name} ({what}{kind}, no peaks to hold it against)"
-        if self.synthetic or self.model is None or self.hardware is None:
-            return f"profile {self.name} (synthetic coefficients, not held to physics)"
+        origin = self.origin or "unknown origin"
+        if self.model is None or self.hardware is None or self.synthetic:
+            made = self.provenance.get("kind", "").startswith(("measured", "fitted"))
+            what = f"{self.model.name} {self.model.dtype}; " if made and self.model is not None else ""
+            return f"profile {self.name} ({what}{origin})"
         cards = f"{self.hardware.count} x " if self.hardware.count > 1 else ""
-        return f"profile {self.name} ({self.model.name} {self.model.dtype} on {cards}{self.hardware.name}; {kind})"
+        return f"profile {self.name} ({self.model.name} {self.model.dtype} on {cards}{self.hardware.name}; {origin})"
 
 
 def prompt_flops(model: ModelFacts) -> float:

@@ -85,14 +85,18 @@ def implied(latency: Latency, model: ModelFacts, peaks: HardwareFacts | None) ->
         if value is None:
             lines.append((what, "nothing: the coefficient is 0"))
             continue
-        share = "" if peaks is None else _of_peak(value / (getattr(peaks, peak) * peaks.tensor_parallel))
+        share = "" if peaks is None else _of_peak(value / (getattr(peaks, peak) * peaks.tensor_parallel), what)
         lines.append((what, f"{value / scale:.4g} {unit}{share}"))
     return lines
 
 
-def _of_peak(share: float) -> str:
+def _of_peak(share: float, what: str) -> str:
+    if share <= 1:
+        return f", {share:.0%} of peak"
     # a decoding sequence's products cost nothing of their own while the weights they need are still on their way
-    return f", {share:.0%} of peak" if share <= 1 else ", beyond the peak: hidden behind the reads of the weights"
+    hidden = what in ("decoding sequences", "rows of padding")
+    why = "hidden behind the reads of the weights" if hidden else "too low a cost for this card; what was fitted hardly tells it"
+    return f", beyond the peak: {why}"
 
 
 def known_peaks(device: str, memory_bytes: int) -> HardwareFacts | None:

@@ -305,6 +305,11 @@ def test_what_the_coefficients_imply() -> None:
     lines = dict(implied(H100, h100.model, h100.hardware))
     assert lines["prompt tokens"].startswith("819.4 TFLOP/s, 83%")
     assert lines["KV reads"].startswith("3174 GB/s, 95%")
+    low = dict(implied(replace(H100, c_ns=0.4, d_ns=5_000.0), h100.model, h100.hardware))
+    assert low["attention of prompts"] == (
+        "1311 TFLOP/s, beyond the peak: too low a cost for this card; what was fitted hardly tells it"
+    ), "attention hides behind nothing"
+    assert low["decoding sequences"].endswith("beyond the peak: hidden behind the reads of the weights")
     assert dict(implied(Latency(floor_ns=1.0), MODEL, None))["KV reads"].startswith("nothing")
 
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from replay_engine.config import ConfigError
 from replay_engine.profile import Latency, load_profile
 from tests.calibration.serving import PLANTED, SETS, Load, served, write_served
-from tracekit.calibration.observed.errors import errors_of
+from tracekit.calibration.observed.errors import errors_between, errors_of
 from tracekit.calibration.observed.first_guess import between, first_guess
 from tracekit.calibration.observed.fit import ObservedFit, fit_observed, source_of
 from tracekit.calibration.observed.observations import COUNTING, Observations, predictions
 from tracekit.calibration.observed.replays import Replayed, Replayer
-from tracekit.calibration.observed.report import profile_from
+from tracekit.calibration.observed.report import profile_from, report_of
 from tracekit.calibration.observed.sensitivity import sensitivities
 from tracekit.calibration.observed.settings import known_settings
 from tracekit.calibration.observed.terms import NAMES, OUTSIDE, Delivered, delivered_of, latency_of, vector_of
@@ -57,7 +57,9 @@ def test_planted_coefficients_come_back_where_the_trace_tells_them(half: Observe
     for name, each in told.items():
         if each.verdict == "identified":
             assert each.value == pytest.approx(TRUTH[name], rel=0.05), name
-        if name not in OUTSIDE:
+        if each.absent:
+            assert TRUTH[name] < 1, name
+        elif name not in OUTSIDE:
             assert each.low * 0.95 <= TRUTH[name] <= each.high * 1.05, name
 
 
@@ -278,6 +280,31 @@ def test_the_command(busy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert said in json.loads(capsys.readouterr().out)["error"]
 
 
+def test_a_report_can_be_read(half: ObservedFit, busy: Path) -> None:
+    """A term that the fit does not have has no value and no range, a queue of microseconds no error in percent; knobs are written
+    as policy files have them."""
+    known = known_settings(None, SETS, None)
+    report = report_of(half, known, None, "busy")
+    terms, limits, errors = report.tables
+    rows = {row[0]: row for row in terms.rows}
+    assert rows["egress"][2:] == (None, None, None, "", "no term here")
+    assert rows["skew"][2:] == (None, None, None, "", "no term here")
+    assert rows["floor"][2] == pytest.approx(PLANTED.floor_ns, rel=0.05)
+    assert {"true", "false"} >= {row[1] for row in limits.rows if row[0] in ("async_scheduling", "scheduler_reserve_full_isl")}
+    assert [row[0] for row in errors.rows] == ["queue", "TTFT", "TPOT", "E2E"]
+    assert errors.head[3:] == ("mean error %", "P50 %", "P90 %", "P99 %", "per request, median %", "P90 %")
+    assert "e+0" not in " ".join(report.profile.provenance.values())
+    told = {each["name"]: (each["verdict"], each["value"]) for each in report.document["terms"]}
+    assert told["egress"] == ("no term here", 0.0)
+
+
+def test_errors_of_a_queue_of_microseconds_are_none() -> None:
+    ours, theirs = np.array([6e7, 6e7, 6e7, 2e9]), np.array([11e3, 11e3, 11e3, 1e9])
+    queue, ttft = errors_between("queue", ours, theirs), errors_between("ttft", ours, theirs)
+    assert np.isnan(queue.p50) and queue.each_p50 == pytest.approx(1.0) and queue.mean > 1
+    assert ttft.p50 == pytest.approx(6e7 / 11e3 - 1)
+
+
 def test_a_profile_that_is_all_host_is_not_moved(tmp_path: Path) -> None:
     """Where the host takes longer than the device, latencies say nothing of the device: the fit says that."""
     file = tmp_path / "host.jsonl"
@@ -285,5 +312,7 @@ def test_a_profile_that_is_all_host_is_not_moved(tmp_path: Path) -> None:
     served(file, Load(requests=40, gap_s=3.0), latency=slow)
     prior = replace(load_profile("l40s"), latency=replace(load_profile("l40s").latency, h0_ns=400e6))
     found = fit_observed(read_trace(str(file)), known_settings(None, SETS, prior), prior)
-    assert {each.verdict for each in found.told if each.name not in OUTSIDE} <= {"not identified", "on its physical bound"}
+    assert {each.verdict for each in found.told if each.name not in OUTSIDE} <= {
+        "not identified", "on its physical bound", "no term here",
+    }  # fmt: skip
     assert isinstance(profile_from(found, known_settings(None, SETS, prior), prior, "host").latency, Latency)

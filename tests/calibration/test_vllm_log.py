@@ -132,6 +132,19 @@ def test_planted_costs_come_back_from_a_corrupt_log(tmp_path: Path) -> None:
     assert report.profile.provenance["c_ns"].startswith("prior")
 
 
+@pytest.mark.parametrize("corrupt", [0.0, 0.03])
+@pytest.mark.parametrize("host_ms", [0.3, 1.2, 3.0])
+def test_host_time_follows_from_the_whole_seconds_of_a_log(host_ms: float, corrupt: float, tmp_path: Path) -> None:
+    """Two minutes of a log: where its seconds cut iterations, and what its lost lines took, is not taken for less or more."""
+    found = []
+    for seed in range(5):
+        planted = Planted.draw(8_000, seed=seed)
+        write_log(tmp_path / "a.log", planted, head=SYNCHRONOUS, corrupt=corrupt, period_ns=planted.device_ns + host_ms * 1e6)
+        found.append(calibrated(tmp_path / "a.log").profile.latency.h0_ns / 1e6)
+    assert float(np.mean(found)) == pytest.approx(host_ms, rel=0.06, abs=0.06)
+    assert max(found) - min(found) < 0.25 * max(host_ms, 1.0)
+
+
 def test_engines_that_differ_are_named(tmp_path: Path) -> None:
     parts = []
     for number, factor in (("0", 1.0), ("1", 1.5)):

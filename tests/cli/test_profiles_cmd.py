@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +34,28 @@ def test_diff_says_what_changes(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert 50 < by_case["prefill=8192"] < 100
     assert main(["profiles", "diff", "h100", str(file)]) == 0
     assert "b_ns: " in capsys.readouterr().out
+
+
+def test_a_difference_can_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ranges and texts as a person writes them, no sentence in a column; and of equals that they are."""
+    one = load_profile("h100")
+    long = "skew of context lengths is no term of this profile, and none is asked for by the latencies"
+    fit = {"fitted_decode_seqs": [0.0, 1500.0], "left_out": [long, "egress is 0"], "sizes": [1, 2, 4]}
+    fit |= {"settings": {"seats": True}}
+    file, same = tmp_path / "mine.toml", tmp_path / "same.toml"
+    file.write_text(replace(one, name="mine", fit=fit).to_toml(), encoding="utf-8")
+    same.write_text(one.to_toml(), encoding="utf-8")
+    assert main(["profiles", "diff", "h100", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert f"fit.left_out: - | {long}; egress is 0" in out
+    facts = {line.split()[0]: line for line in out[out.index("\nfact ") :].splitlines() if line}
+    assert [cell.strip() for cell in re.split(r"  +", facts["fit.fitted_decode_seqs"])[1:]] == ["1 to 128", "0 to 1,500"]
+    assert facts["fit.sizes"].endswith("1; 2; 4")
+    assert facts["fit.settings.seats"].endswith("true")
+    assert max(map(len, facts.values())) < 130
+    assert "h100-llama-3.1-8b, ms  mine, ms" in out
+    assert main(["profiles", "diff", "h100", str(same)]) == 0
+    assert capsys.readouterr().out == "no difference: coefficients, sources and facts are the same\n"
 
 
 def test_typical_iterations_take_what_the_simulator_says() -> None:

@@ -6,6 +6,7 @@ import json
 import time
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -209,6 +210,66 @@ def test_the_answer_stands_first() -> None:
     head = "\n".join(lines[:14])
     for word in ("Tail", "P99", "SLO-goodput", "missed by", "kv_free 75.0 %", "KV high-water 90.0 %", "Ended", "nightly"):
         assert word in head
+
+
+FIT: dict[str, Any] = {
+    "iterations": 1077, "fitted_decode_seqs": [0.0, 100.0], "sizes": [8, 16, 32], "counting": "engine", "shared": True,
+    "left_out": ["egress is 0: no way back", "skew is no term"], "note": "as long as it runs",
+    "settings": {"max_num_seqs": 128, "async_scheduling": True, "engine_version": "0.20.0"}, "trust": "does not serve: it is off",
+}  # fmt: skip
+
+
+def made(*, fit: dict[str, Any], kind: str | None, synthetic: bool, observed: bool) -> str:
+    given, h100 = full_inputs(60), load_profile("h100")
+    profile = replace(h100, synthetic=synthetic, fit=fit, provenance={} if kind is None else {"kind": kind})
+    return render_text(build_matrix(replace(given, profile=profile, observed=given.observed if observed else {})))
+
+
+def test_a_fit_is_read_part_by_part() -> None:
+    """Ranges are ranges and lists are lists; tables and sentences stand in lines of their own, without a programmer's marks."""
+    text = made(fit=FIT, kind="fitted to x", synthetic=True, observed=False)
+    lines = {line.split("  ")[0]: line.split("  ", 1)[1].strip() for line in map(str.strip, text.splitlines()) if "  " in line}
+    assert lines["Fit"] == "iterations 1,077, fitted_decode_seqs 0 to 100, sizes 8, 16, 32, counting engine, shared yes"
+    assert lines["left_out"] == "egress is 0: no way back; skew is no term"
+    assert lines["note"] == "as long as it runs"
+    assert lines["settings"] == "max_num_seqs 128, async_scheduling yes, engine_version 0.20.0"
+    assert lines["Trust"] == "does not serve: it is off" and "trust" not in lines
+    assert "{" not in text and "True" not in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "synthetic", "origin"),
+    [
+        ("fitted to latencies", True, "fitted to latencies; held to no card's peaks"),
+        ("measured here", True, "measured here; held to no card's peaks"),
+        ("fitted to latencies", False, "fitted to latencies"),
+        ("estimate: a roofline", False, "estimate: a roofline"),
+        ("planted", True, "synthetic coefficients, not held to physics"),
+        (None, True, "synthetic coefficients, not held to physics"),
+    ],
+)
+def test_where_numbers_come_from_is_said_alike_in_matrix_and_head(kind: str | None, synthetic: bool, origin: str) -> None:
+    text = made(fit={}, kind=kind, synthetic=synthetic, observed=False)
+    (line,) = (line for line in text.splitlines() if line.strip().startswith("Origin"))
+    assert line.split("  ")[-1].strip() == origin
+    profile = replace(load_profile("h100"), synthetic=synthetic, provenance={} if kind is None else {"kind": kind})
+    assert profile.describe().endswith(f"{origin})")
+
+
+@pytest.mark.parametrize("bound", ["lower", "none", None])
+@pytest.mark.parametrize("observed", [True, False])
+@pytest.mark.parametrize("trust", ["does not serve: it is off", None])
+def test_how_far_to_believe_the_times_stands_in_the_first_lines(bound: str | None, observed: bool, trust: str | None) -> None:
+    fit = {"bound": bound, "trust": trust, "iterations": 3}
+    fit = {key: value for key, value in fit.items() if value is not None}
+    text = made(fit=fit, kind="fitted", synthetic=True, observed=observed)
+    lines = text.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("Model "))
+    assert at < 16
+    said = lines[at + 1].strip()
+    assert said.startswith("LOWER BOUND, the engine takes longer; ") == (bound == "lower")
+    told = "on this trace: " if observed else trust or "never checked: tracekit calibrate --check PROFILE TRACE"
+    assert f"trust: {told}" in said
 
 
 def test_a_reason_that_many_fields_share_is_said_once() -> None:

@@ -13,11 +13,11 @@ import numpy.typing as npt
 from replay_engine.calibration.many import MOST, fit_many, thinned
 from replay_engine.calibration.outcome import calibrate_samples, profile_of
 from replay_engine.calibration.samples import EAGER_MODE, samples_of_rows
-from replay_engine.profile import load_profile
+from replay_engine.profile import Profile, load_profile
 from replay_engine.tables import LONGEST
 from tracekit.calibration.event_lines import EXPECTED, first_wrong, line_of_row, read_rows
 from tracekit.calibration.report import CalibrationReport
-from tracekit.calibration.sources import SourceRequest
+from tracekit.calibration.sources import NO_CARD, SourceRequest
 from tracekit.errors import InputError, shown
 from tracekit.store import Store, resolve_run
 
@@ -91,10 +91,11 @@ def calibrate_event_log(request: SourceRequest) -> CalibrationReport:
         found, name=file.stem, kind=f"fitted to an event log ({writer})", model=prior.model if prior else None,
         hardware=prior.hardware if prior else None, peaks=physical,
     )  # fmt: skip
-    return CalibrationReport(profile=profile, found=found, notes=_notes(facts, len(samples)))
+    return CalibrationReport(profile=profile, found=found, notes=_notes(facts, len(samples), prior))
 
 
-def _notes(facts: Mapping[str, Any], used: int) -> list[str]:
+def _notes(facts: Mapping[str, Any], used: int, prior: Profile | None) -> list[str]:
+    card = [NO_CARD] if prior is None else []
     rows, unknown = facts["rows"], facts["unknown"]
     read = f"read: {rows:,} iterations, {used:,} of them fitted"
     if unknown:
@@ -102,8 +103,9 @@ def _notes(facts: Mapping[str, Any], used: int) -> list[str]:
     if rows - unknown - used:
         read += f"; {rows - unknown - used:,} have no device time, computed nothing, or leave something out that the others tell"
     if "cut" not in facts:
-        return [read]
-    return [read, f"line {facts['cut']:,} is cut short and was left out: the log is still being written, or was copied in part"]
+        return [read, *card]
+    cut = f"line {facts['cut']:,} is cut short and was left out: the log is still being written, or was copied in part"
+    return [read, *card, cut]
 
 
 def read_event_log(file: Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:

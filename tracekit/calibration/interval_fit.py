@@ -17,7 +17,7 @@ import numpy.typing as npt
 from replay_engine.calibration.nonnegative import nonnegative
 from replay_engine.calibration.outcome import Calibration, implied, profile_of
 from replay_engine.profile import Latency, Profile
-from tracekit.calibration.sources import ReportTable, SourceReport
+from tracekit.calibration.sources import NO_CARD, ReportTable, SourceReport, in_words
 from tracekit.errors import InputError
 
 __all__ = ["FEWEST", "Intervals", "Term", "fit_intervals", "report_intervals"]
@@ -157,10 +157,12 @@ def report_intervals(
     profile.fit["intervals"] = profile.fit.pop("iterations")
     report = SourceReport(kind=kind, profile=profile, lines=[
         f"read: {rows.read:,} intervals, {len(rows):,} of them steady; median error of {error:.1%} over their mean iterations",
-        *notes, "not told by means: c, the knee, host time apart from the device's",
+        *notes, "not told by means: what attention of prompts costs (c), how many prompt tokens ride free beside decodes (a"
+        " stands at the floor), host time apart from the device's",
     ])  # fmt: skip
     if prior is not None and prior.model is not None:
         report.lines += [f"implied by {name}: {value}" for name, value in implied(latency, prior.model, prior.hardware)]
+    report.lines += [] if prior is not None else [NO_CARD]
     table = tuple((term.name, UNITS[term.name], term.value, *_range(term), term.verdict) for term in terms)
     head = ("term", "unit", "value", "from", "to", "verdict")
     report.tables.append(ReportTable(title="what the means tell", head=head, rows=table))
@@ -170,7 +172,7 @@ def report_intervals(
 
 def _words(term: Term, what: str) -> str:
     low, high = _range(term)
-    return term.verdict if low is None else f"{term.verdict} by {what}, {low:.4g} to {high:.4g}"
+    return term.verdict if low is None or high is None else f"{term.verdict} by {what}, {in_words(low, high)}"
 
 
 def _range(term: Term) -> tuple[float | None, float | None]:

@@ -21,7 +21,7 @@ from replay_engine.calibration.samples import EAGER_MODE, Samples
 from replay_engine.profile import load_profile
 from tracekit.calibration.looking import unreadable
 from tracekit.calibration.report import CalibrationReport
-from tracekit.calibration.sources import SourceRequest
+from tracekit.calibration.sources import NO_CARD, SourceRequest
 from tracekit.errors import InputError, shown_path
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def calibrate_sglang_log(request: SourceRequest) -> CalibrationReport:
         "times are of the log's clock: host time is within floor, a, b and d, not in h0",
         "a prefill batch's prompts are taken for alike and computed at once: c is rough",
     ]
+    notes += [NO_CARD] if prior is None else []
     return CalibrationReport(profile=profile, found=found, notes=notes)
 
 

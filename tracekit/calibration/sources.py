@@ -19,7 +19,8 @@ from tracekit.calibration.looking import looked_at
 from tracekit.errors import InputError, UsageError, shown, shown_path
 
 __all__ = [
-    "KINDS", "Kind", "ReportTable", "SourceReport", "SourceRequest", "calibrate_source", "find_kind", "refused", "write_profile",
+    "KINDS", "NO_CARD", "Kind", "ReportTable", "SourceReport", "SourceRequest", "calibrate_source", "find_kind", "in_words",
+    "refused", "write_profile",
 ]  # fmt: skip
 
 Progress = Callable[[int, int, str], None]
@@ -83,6 +84,16 @@ class Written(Protocol):
     def write(self, file: str | Path) -> None: ...
 
     def to_dict(self) -> dict[str, Any]: ...
+
+
+NO_CARD = 'physics = "off": nobody said which model and card this was; --profile NAME says so'
+"""Of a fit that is held to nothing, and of which no share of a peak can be told."""
+
+
+def in_words(low: float, high: float) -> str:
+    """A range as a source of a number tells it."""
+    form = ",.0f" if high >= 1000 else ",.4g"
+    return f"{low:{form}} to {high:{form}}"
 
 
 def write_profile(profile: Profile, file: str | Path) -> None:

@@ -17,9 +17,10 @@ from replay_engine.calibration.fit import FEWEST, fit_device, held_out, predicte
 from replay_engine.calibration.many import fit_many, thinned
 from replay_engine.calibration.outcome import Calibration, implied, profile_of
 from replay_engine.calibration.samples import EAGER_MODE, Samples
+from replay_engine.config import ConfigError
 from replay_engine.profile import Latency, PhysicsError, Profile, load_profile
 from tracekit.calibration.residual import SHORTEST_MS, Judgement, judge
-from tracekit.calibration.sources import ReportTable, SourceReport, SourceRequest, refused
+from tracekit.calibration.sources import NO_CARD, ReportTable, SourceReport, SourceRequest, refused
 from tracekit.calibration.vllm_graphs import with_padding
 from tracekit.calibration.vllm_header import LogFacts, read_facts
 from tracekit.calibration.vllm_lines import IterationLines, read_iteration_lines
@@ -37,7 +38,8 @@ def calibrate_vllm_log(request: SourceRequest) -> SourceReport:
     """``InputError``: no usable line, or hardly a wait in it. ``ConfigError``: a setting, or a fit that beats the card."""
     lines = read_iteration_lines(request.source)
     facts = read_facts(lines.other, request.sets)
-    verdict = judge(lines.elapsed_ms, lines.engine, lines.second, facts)
+    lost = len(lines.broken) / max(len(lines) + len(lines.broken), 1)
+    verdict = judge(lines.elapsed_ms, lines.engine, lines.second, facts, min(lost, HALF))
     if not verdict.whole and verdict.short > HALF:
         raise InputError(
             f"{verdict.short:.0%} of the iterations show no time at all: only the rest of the wait is logged under asynchronous"
@@ -65,14 +67,16 @@ def calibrate_vllm_log(request: SourceRequest) -> SourceReport:
     try:
         report = _report(request, lines, facts, verdict, prior, found, engines)
     except PhysicsError as error:
-        if verdict.whole:
-            raise
-        raise refused(request, error, (
-            f"a log with --no-async-scheduling (these times are lower bounds: {verdict.why}), or no --profile: a lower bound is"
-            " then written"
-        )) from None  # fmt: skip
+        raise (error if verdict.whole else _residual(request, error, verdict)) from None
     report.lines += [] if graphs is None else [graphs]
     return report
+
+
+def _residual(request: SourceRequest, error: PhysicsError, verdict: Judgement) -> ConfigError:
+    return refused(request, error, (
+        f"a log with --no-async-scheduling (these times are lower bounds: {verdict.why}), or no --profile: a lower bound is then"
+        " written"
+    ))  # fmt: skip
 
 
 def samples_of_lines(lines: IterationLines, facts: LogFacts, c_ns: float) -> tuple[Samples, npt.NDArray[np.bool_]]:
@@ -155,9 +159,12 @@ def _report(
         told = implied(profile.latency, profile.model, profile.hardware if physical else None)
         report.lines += [f"implied by {what}: {value}" for what, value in told]
         report.document["implied"] = dict(told)
+    elif prior is None:
+        report.lines.append(NO_CARD)
     if len(engines) > 1:
         rows = tuple((_engine_name(number), count, ratio) for number, count, ratio in engines)
-        report.tables.append(ReportTable(title="engines", head=("engine", "iterations", "beside the busiest"), rows=rows))
+        head = ("engine", "iterations", "an iteration takes, busiest engine = 1")
+        report.tables.append(ReportTable(title="engines", head=head, rows=rows))
     report.document |= _document(lines, facts, verdict, found, engines)
     return report
 

@@ -50,6 +50,8 @@ def _render_source(report: SourceReport) -> None:
 
 def _render_fit(report: CalibrationReport) -> None:
     print_text(report.profile.describe())
+    from tracekit.calibration.sources import NO_CARD
+
     latency, found, sources = report.profile.latency.costs(), report.found, report.profile.provenance
     modes = {mode: each.costs() for mode, each in found.by_mode.items()} if len(found.by_mode) > 1 else {}
     if report.batches:
@@ -76,9 +78,9 @@ def _render_fit(report: CalibrationReport) -> None:
         print_text(f"held-out shapes ({len(held.shapes)}, fitted without them): median {held.median:.1%}, P90 {held.p90:.1%}")
         print_table(
             ("held-out shape", "measured ms", "predicted ms", "error %"),
-            [(s.shape, s.measured_ns / 1e6, s.predicted_ns / 1e6, round(100 * s.error, 2)) for s in held.shapes],
+            [(s.shape, s.measured_ns / 1e6, s.predicted_ns / 1e6, round(100 * s.error, 2) + 0.0) for s in held.shapes],
         )
     spans = ", ".join(f"{name} {low:,.0f} to {high:,.0f}" for name, (low, high) in found.ranges.items())
     print_text(f"measured range, beyond which it extrapolates: {spans}")
-    if report.profile.synthetic:
+    if report.profile.synthetic and NO_CARD not in report.notes:
         print_text('physics = "off": no peak numbers of this hardware are known to hold the coefficients against')

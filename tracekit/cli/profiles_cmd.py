@@ -70,16 +70,37 @@ def diff(one: ONE, other: OTHER, as_json: AsJson = False, debug: Debug = False) 
 
 
 def _render_diff(found: ProfileDiff) -> None:
+    if not (found.sources or found.facts or any(each.one != each.other for each in found.coefficients)):
+        print_text("no difference: coefficients, sources and facts are the same")
+        return
     head = ("coefficient", found.names[0], found.names[1], "change %")
     print_table(head, [(each.what, each.one, each.other, each.percent) for each in found.coefficients])
     print_text("")
     rows = [(each.what, each.one, each.other, each.percent) for each in found.iterations]
-    print_table(("iteration", "ms", "ms", "change %"), rows)
+    print_table(("iteration", *(f"{name}, ms" for name in found.names), "change %"), rows)
     for each in found.sources:
         print_text(f"{each.what}: {each.one} | {each.other}")
-    if found.facts:
+    facts = [(each.what, _fact(each.one), _fact(each.other)) for each in found.facts]
+    long = [row for row in facts if max(len(str(cell)) for cell in row[1:]) > LONGEST]
+    for what, one, other in long:
+        print_text(f"{what}: {one} | {other}")
+    if short := [row for row in facts if row not in long]:
         print_text("")
-        print_table(("fact", *found.names), [(each.what, each.one, each.other) for each in found.facts])
+        print_table(("fact", *found.names), short)
+
+
+LONGEST = 48
+"""Characters of a fact that stands in a column: a sentence in one would push the other out of sight."""
+
+
+def _fact(value: object) -> object:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, list | tuple):
+        return "-" if value is None else value
+    if len(value) == 2 and all(isinstance(each, int | float) for each in value):
+        return f"{value[0]:,.6g} to {value[1]:,.6g}"
+    return "; ".join(str(each) for each in value)
 
 
 def register(app: typer.Typer) -> None:

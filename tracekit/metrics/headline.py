@@ -88,7 +88,17 @@ def _ended(matrix: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     lost = matrix["counted"]["not_ended"]
     odd += [f"{lost:,} not ended (run interrupted)"] if lost else []
     yield "Ended", ", ".join([f"{ends['finished']:,} of {matrix['counted']['requests']:,} finished", *odd])
-    yield "Model", f"{_or_dash(matrix['profile']['name'])}; error on this trace: {_or_dash(matrix['profile']['error_on_trace'])}"
+    yield from _model(matrix["profile"])
+
+
+def _model(profile: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """How far the times are to be believed, before anybody reads further: what they are, and what they were held against."""
+    yield "Model", f"{_or_dash(profile['name'])}; error on this trace: {_or_dash(profile['error_on_trace'])}"
+    if is_missing(profile["name"]):
+        return
+    fit = profile["fitted"]
+    bound = [] if is_missing(fit) or fit.get("bound") != "lower" else ["LOWER BOUND, the engine takes longer"]
+    yield "", "; ".join([*bound, f"trust: {_or_dash(profile['trust'])}"])
 
 
 def _or_dash(value: Any) -> str:

@@ -120,10 +120,9 @@ def _profile(profile: Profile | None, observed: dict[str, Any]) -> dict[str, Any
     if profile is None:
         names = ("name", "origin", "fitted", "error_on_trace", "trust")
         return {name: missing(_NO_PROFILE) for name in names}
-    origin = "synthetic coefficients, not held to physics" if profile.synthetic else profile.provenance.get("kind")
     return {
         "name": profile.name,
-        "origin": _or_missing(origin, "the profile does not say"),
+        "origin": _or_missing(profile.origin, "the profile does not say"),
         "fitted": dict(profile.fit) or missing("the profile states no fit"),
         "error_on_trace": _error_on_trace(observed),
         "trust": _trust(profile, observed),

@@ -79,8 +79,8 @@ def field_lines(spec: MatrixField, value: Any) -> Iterator[Line]:
 
 
 def _object_lines(spec: MatrixField, value: Any) -> Iterator[Line]:
-    if spec.section == "observed":
-        yield from _comparison(spec.label, value)
+    if spec.section == "observed" or spec.name == "fitted":
+        yield from (_fitted if spec.name == "fitted" else _comparison)(spec.label, value)
     elif spec.name in ("by_tenant", "by_class"):
         yield spec.label, f"{len(value)} groups"
         for name, row in value.items():
@@ -120,6 +120,25 @@ def _object_lines(spec: MatrixField, value: Any) -> Iterator[Line]:
         yield spec.label, _one_line(spec.name, value)
 
 
+def _fitted(label: str, value: Mapping[str, Any]) -> Iterator[Line]:
+    """Figures in one line, each table and each text in one of its own; the trust has its field."""
+    long = {key: item for key, item in value.items() if isinstance(item, Mapping) or _is_text(item)}
+    yield label, ", ".join(f"{printable(key)} {_plain(item)}" for key, item in value.items() if key not in long)
+    for key, item in long.items():
+        if key == "trust":
+            continue
+        if isinstance(item, Mapping):
+            told = ", ".join(f"{printable(name)} {_plain(part)}" for name, part in item.items())
+        else:
+            told = "; ".join(printable(part) for part in ([item] if isinstance(item, str) else item))
+        yield f"  {printable(key)}", told or "none"
+
+
+def _is_text(item: Any) -> bool:
+    texts = [item] if isinstance(item, str) else item if isinstance(item, list) else []
+    return any(isinstance(part, str) and " " in part for part in texts)
+
+
 def _one_line(name: str, value: Mapping[str, Any]) -> str:
     if name == "attainment":
         return _attainment(value)
@@ -135,7 +154,12 @@ def _one_line(name: str, value: Mapping[str, Any]) -> str:
 
 def _plain(item: Any) -> str:
     if isinstance(item, list):
-        return " to ".join(_plain(part) for part in item)
+        span = len(item) == 2 and all(isinstance(part, int | float) for part in item)
+        return (" to " if span else ", ").join(_plain(part) for part in item)
+    if isinstance(item, bool):
+        return "yes" if item else "no"
+    if isinstance(item, Mapping):
+        return ", ".join(f"{printable(key)} {_plain(part)}" for key, part in item.items())
     return count(item) if isinstance(item, int | float) and not isinstance(item, bool) else printable(item)
 
 

@@ -11,7 +11,7 @@ from tracekit.calibration.observed.observations import Observations, predictions
 from tracekit.calibration.observed.replays import Replayed
 from tracekit.calibration.observed.terms import Delivered
 
-__all__ = ["Errors", "errors_of"]
+__all__ = ["Errors", "errors_between", "errors_of"]
 
 METRICS = ("queue", "ttft", "tpot", "e2e")
 PERCENTS = (50, 90, 99)
@@ -46,16 +46,23 @@ def errors_of(
         if metric == "queue" and (not both.any() or float(observed[both].mean()) <= 0):
             continue
         if both.any():
-            found.append(_errors(metric, theirs[metric][both], observed[both]))
+            found.append(errors_between(metric, theirs[metric][both], observed[both]))
     return found
 
 
-def _errors(metric: str, ours: npt.NDArray[np.float64], theirs: npt.NDArray[np.float64]) -> Errors:
+SHORT_NS = 1e6
+"""A queue below it is none: its error as a share says nothing."""
+
+
+def errors_between(metric: str, ours: npt.NDArray[np.float64], theirs: npt.NDArray[np.float64]) -> Errors:
+    """Of the same requests, one latency on both sides (ns)."""
+    least = SHORT_NS if metric == "queue" else 0.0
+
     def off(mine: float, seen: float) -> float:
-        return mine / seen - 1 if seen > 0 else float("nan")
+        return mine / seen - 1 if seen > least else float("nan")
 
     p50, p90, p99 = (off(float(np.percentile(ours, q)), float(np.percentile(theirs, q))) for q in PERCENTS)
-    positive = theirs > 0
+    positive = theirs > least
     each = np.abs(ours[positive] / theirs[positive] - 1) if positive.any() else np.array([np.nan])
     return Errors(
         metric=metric, n=len(ours), observed_ns=float(theirs.mean()), mean=off(float(ours.mean()), float(theirs.mean())), p50=p50,

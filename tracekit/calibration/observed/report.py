@@ -15,7 +15,7 @@ from tracekit.calibration.observed.fit import ObservedFit
 from tracekit.calibration.observed.settings import SHARED_PREFIX, Known
 from tracekit.calibration.observed.telling import Told
 from tracekit.calibration.observed.terms import NAMES, UNITS, delivered_of, latency_of
-from tracekit.calibration.sources import ReportTable, SourceReport
+from tracekit.calibration.sources import NO_CARD, ReportTable, SourceReport, in_words
 from tracekit.fitted_settings import fitted_note
 
 __all__ = ["errors_table", "profile_from", "report_of"]
@@ -51,9 +51,9 @@ def profile_from(found: ObservedFit, known: Known, prior: Profile | None, trace:
 def _source(told: Told, prior: Profile | None, trace: str) -> str:
     if told.verdict in ("identified", "weak"):
         partner = f", only together with {told.with_term}" if told.with_term else ""
-        return f"{told.verdict} by the latencies of {trace}, {told.low:.4g} to {told.high:.4g}{partner}"
+        return f"{told.verdict} by the latencies of {trace}, {in_words(told.low, told.high)}{partner}"
     whose = "a guess" if prior is None else f"profile {prior.name}"
-    return f"{told.verdict} by the latencies of {trace}: {whose}, {told.low:.4g} to {told.high:.4g}"
+    return f"{told.verdict} by the latencies of {trace}: {whose}, {in_words(told.low, told.high)}"
 
 
 def _fit_table(found: ObservedFit, known: Known) -> dict[str, Any]:
@@ -67,8 +67,8 @@ def _fit_table(found: ObservedFit, known: Known) -> dict[str, Any]:
     if run.above.any():
         table["fitted_skew_tokens"] = [0.0, round(float(run.above.max()), 1)]
     for each in _own_errors(found):
-        table[f"{each.metric}_mean_error"] = round(each.mean, 5)
-        table[f"{each.metric}_median_abs_error"] = round(each.each_p50, 5)
+        figures = {"mean_error": each.mean, "median_abs_error": each.each_p50}
+        table |= {f"{each.metric}_{name}": round(value, 5) for name, value in figures.items() if not np.isnan(value)}
     table["left_out"] = _left_out(found, known)
     table |= {"shared_prefix": found.shared_prefix} if found.shared_prefix else {}
     table["settings"], table["known"] = _held_under(found, known)
@@ -132,9 +132,10 @@ def report_of(found: ObservedFit, known: Known, prior: Profile | None, trace: st
     if profile.model is not None:
         lines += [f"implied by {what}: {value}" for what, value in implied(profile.latency, profile.model, profile.hardware)]
     elif profile.synthetic:
-        lines.append('physics = "off": nobody said which model and card this was; --profile NAME says so')
+        lines.append(NO_CARD)
     lines += profile.fit["left_out"]
-    lines.append(f"{found.replays} replays; losses after the first steps, by where they began: {_losses(found)}")
+    lines.append(f"{found.replays} replays; the search began in {len(found.starts)} places and went on from the best; what each"
+                 f" left (loss, less is better) after its first steps: {_losses(found)}")  # fmt: skip
     document = {
         "terms": [asdict(told) | {"verdict": told.verdict, "low": told.low, "high": told.high} for told in found.told],
         "limits": [asdict(limit) for limit in found.limits], "same_run_errors": [asdict(each) for each in errors],
@@ -150,7 +151,8 @@ def _losses(found: ObservedFit) -> str:
 
 def _terms_table(found: ObservedFit) -> ReportTable:
     rows = tuple(
-        (told.name, UNITS[told.name], told.value, told.low, told.high, f"{told.share:.0%}" if told.share else "",
+        (told.name, UNITS[told.name], *((None,) * 3 if told.absent else (told.value, told.low, told.high)),
+         f"{told.share:.0%}" if told.share else "",
          told.verdict + (f", with {told.with_term}" if told.with_term else ""))
         for told in found.told
     )  # fmt: skip
@@ -159,8 +161,13 @@ def _terms_table(found: ObservedFit) -> ReportTable:
 
 
 def _limits_table(found: ObservedFit) -> ReportTable:
-    rows = tuple((limit.knob, str(limit.value), limit.known, limit.note) for limit in found.limits)
+    rows = tuple((limit.knob, _word(limit.value), limit.known, limit.note) for limit in found.limits)
     return ReportTable(title="the settings it holds under", head=("knob", "value", "known", "note"), rows=rows)
+
+
+def _word(value: object) -> str:
+    """As it is written in a policy file."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def errors_table(errors: list[Errors], title: str) -> ReportTable:
@@ -170,9 +177,9 @@ def errors_table(errors: list[Errors], title: str) -> ReportTable:
         return None if np.isnan(value) else round(100 * value, 2)
 
     rows = tuple(
-        (each.metric, each.n, each.observed_ns / 1e6, *(percent(v) for v in (each.mean, each.p50, each.p90, each.p99)),
-         percent(each.each_p50), percent(each.each_p90))
+        (each.metric if each.metric == "queue" else each.metric.upper(), each.n, each.observed_ns / 1e6,
+         *(percent(v) for v in (each.mean, each.p50, each.p90, each.p99)), percent(each.each_p50), percent(each.each_p90))
         for each in errors
     )  # fmt: skip
-    head = ("latency", "n", "observed mean ms", "mean %", "P50 %", "P90 %", "P99 %", "each, P50 %", "each, P90 %")
+    head = ("latency", "n", "observed mean ms", "mean error %", "P50 %", "P90 %", "P99 %", "per request, median %", "P90 %")
     return ReportTable(title=title, head=head, rows=rows)

@@ -53,10 +53,12 @@ class Skew:
 
     @property
     def words(self) -> str:
-        room = f"{self.low_ns:,.2f} to {self.high_ns:,.2f} ns a token that the longest context is above the mean"
+        room = f"{max(self.low_ns, 0.0):,.4g} to {self.high_ns:,.4g} ns a token that the longest context is above the mean"
         if self.matters:
             shows = f"skew of context lengths shows ({room}, {self.share:.1%} of the time) and replays with it are no nearer"
             return f"{shows}: it is no term, and batches of other lengths are predicted worse"
+        if self.high_ns <= 0:
+            return "skew of context lengths is no term: that the longest context costs more than its share does not show"
         return f"skew of context lengths is no term, and none is asked for: {room}, at most {max(self.most, 0):.1%} of the time"
 
 

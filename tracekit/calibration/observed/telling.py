@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.calibration.observed.search import Problem, Trial
-from tracekit.calibration.observed.terms import NAMES, OUTSIDE
+from tracekit.calibration.observed.terms import LEAST, NAMES, OUTSIDE
 
 __all__ = ["Told", "telling"]
 
@@ -27,7 +27,8 @@ BOUND_UP = 0.9
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
     """``spread``: standard deviation of the logarithm; ``expected``: before anything was observed. ``with_term``: the term that
-    it can only be told together with, if any. ``share`` of the time of all iterations that it causes."""
+    it can only be told together with, if any. ``share`` of the time of all iterations that it causes. ``absent``: no term of
+    this fit, its value is 0."""
 
     name: str
     value: float
@@ -36,10 +37,13 @@ class Told:
     with_term: str | None
     share: float
     on_bound: bool
+    absent: bool = False
 
     @property
     def verdict(self) -> str:
-        """``identified``, ``weak`` or ``not identified``."""
+        """``identified``, ``weak`` or ``not identified``; ``no term here``."""
+        if self.absent:
+            return "no term here"
         if self.on_bound:
             return "on its physical bound"
         felt = self.share >= FELT or self.name in ("knee", *OUTSIDE)
@@ -89,6 +93,9 @@ def telling(problem: Problem, at: Trial) -> list[Told]:
 
 def _held(problem: Problem, at: Trial, index: int, share: float) -> Told:
     spread = float(problem.expected.spread[index])
+    if at.vector[index] <= 2 * LEAST:  # a logarithm has no 0: this one stands for it
+        return Told(name=NAMES[index], value=0.0, spread=0.0, expected=spread, with_term=None, share=0.0, on_bound=False,
+                    absent=True)  # fmt: skip
     return Told(name=NAMES[index], value=float(at.vector[index]), spread=spread, expected=spread, with_term=None, share=share,
                 on_bound=False)  # fmt: skip
 
