@@ -65,15 +65,15 @@ class Job:
         self._progress: FileIO | None = None
         self._began = time.monotonic()
         self._next = 0.0
+        self._unit = ""
 
     @classmethod
     def create(cls, store_dir: Path, kind: str, spec: Mapping[str, Any]) -> Job:
         """A new folder under ``store_dir/jobs``. ``spec`` may hold ``argv`` (to resume), ``who`` (shell or ui) and more."""
         jobs = store_dir / "jobs"
         if not store_dir.parent.is_dir():
-            raise UsageError(
-                f"{shown(str(store_dir.parent), 4096)}: no such folder; expected --db to name a path in an existing one"
-            )
+            where = shown(str(store_dir.parent), 4096)
+            raise UsageError(f"{where}: no such folder; expected --db to name a path in an existing one")
         now = datetime.now(UTC)
         job = cls(jobs / f"{now:%Y%m%d-%H%M%S-%f}{secrets.token_hex(2)}")  # names sort as the jobs were created
         made = jobs / f".new-{job.id}"
@@ -126,14 +126,14 @@ class Job:
         self, done: float, total: float | None = None, *, unit: str = "", note: str = "", eta_s: float | None = None,
         since: float = 0,
     ) -> None:  # fmt: skip
-        """Note how far the work is; at most five notes a second are written, and always the last one (done = total).
+        """Note how far the work is; at most five notes a second are written, always a unit's first and the last (done = total).
 
         ``eta_s`` is the time left in seconds; left out, the mean speed so far gives it, of what is done beyond ``since``.
         """
         now = time.monotonic()
-        if now < self._next and done != total:
+        if now < self._next and done != total and unit == self._unit:
             return
-        self._next = now + PROGRESS_EVERY_S
+        self._next, self._unit = now + PROGRESS_EVERY_S, unit
         if eta_s is None and total and done > since:
             eta_s = (now - self._began) * max(total - done, 0.0) / (done - since)
         if self._progress is None:

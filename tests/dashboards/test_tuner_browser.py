@@ -9,14 +9,16 @@ import re
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from benchmarks.dashboard_tuner import brush
 from benchmarks.page_studies import made_study, many_rows
 from dashboards.queries import RunBook
-from dashboards.work import start_job
+from dashboards.work import UNDER_WAY, start_job
 from tests.dashboards.browser import serving
 from tests.dashboards.watched import Watched
 from tracekit import jobs
@@ -76,15 +78,27 @@ def test_brushes_add_up_stand_in_the_address_and_mark_the_other_figures(
             assert sum(row[0] == series and "" not in row[1:3] for row in rows) == wanted
 
 
-def held_after(store: Store, job: str, trials: int) -> int:
-    """Stop a search where it stands, once so many trials have ended, so that the test has time; its process."""
-    end = time.monotonic() + 120
-    while time.monotonic() < end:
-        found = jobs.show(store.folder, job)
-        if found.pid is not None and any(len(study.trials) >= trials for study in list_studies(store)):
-            os.kill(found.pid, signal.SIGSTOP)
-            return found.pid
-        time.sleep(0.01)
+def held_amid(store: Store, words: list[str], least: int, wanted: int) -> tuple[str, int]:
+    """A search that stands still amid its trials, so that the test has time: its job and process. One that went on to its end
+    before it could be held is left, and another is begun, with another seed."""
+    for seed in range(20):
+        job = start_job(RunBook(store.path), "tune", [*words, f"--seed={seed}", f"--db={store.path}"])
+
+        def trials(job: str = job) -> int:
+            return next((len(study.trials) for study in list_studies(store) if study.job is not None and study.job.id == job), 0)
+
+        while (found := jobs.show(store.folder, job)).state in UNDER_WAY and (found.pid is None or trials() < least):
+            time.sleep(0.01)
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(found.pid)
+            process.suspend()
+            while process.status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE):
+                time.sleep(0.01)
+            if process.status() == psutil.STATUS_STOPPED and least <= trials() < wanted:
+                return job, process.pid
+            process.resume()
+        while jobs.show(store.folder, job).state in UNDER_WAY:
+            time.sleep(0.01)
     raise AssertionError(found)
 
 
@@ -95,8 +109,7 @@ def test_a_search_is_watched_killed_resumed_and_its_trials_are_looked_at(tmp_pat
     store = Store(tmp_path / "t.duckdb")
     words = ["tune", str(trace), "--slo=ttft=1s,stall=60ms", "--windows=2", "--holdout=1", "--trials=4", "--workers=1"]
     with serving(store.path) as url:
-        job = start_job(RunBook(store.path), "tune", [*words, f"--db={store.path}"])
-        pid = held_after(store, job, 2)
+        job, pid = held_amid(store, words, 2, 4)
         shown = watch(url).open(f"tuner?study={job}")
         page = shown.page
         shown.until("tn-said", "^Searching: [23] of 4 trials")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -148,6 +149,20 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     other.finish({"exit_code": 3})
     with pytest.raises(UsageError, match="no command line"):
         resume(tmp_path, other.id)
+
+
+def test_few_notes_are_written_and_the_first_and_the_last_of_a_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However fast they come. Whoever follows never takes what is counted now for what was counted before."""
+    monkeypatch.setattr("tracekit.jobs.PROGRESS_EVERY_S", 3600.0)
+    job = Job.create(tmp_path, "tune", {})
+    for unit, there, total in (("replays", 0, 4), ("trials", 2, 8), ("replays", 0, 3)):
+        for done in range(there, total + 1):
+            job.progress(done, total, unit=unit, since=there)
+    rows = [json.loads(line) for line in (job.folder / "progress.jsonl").read_text().splitlines()]
+    assert [(row["done"], row["unit"]) for row in rows] == [
+        (0, "replays"), (4, "replays"), (2, "trials"), (8, "trials"), (0, "replays"), (3, "replays"),
+    ]  # fmt: skip
+    assert [row["eta_s"] for row in rows] == [None, 0.0, None, 0.0, None, 0.0]
 
 
 def test_a_torn_progress_line_is_passed_over(tmp_path: Path) -> None:
