@@ -94,7 +94,7 @@ def find_answer(study: TuneStudy, lookup: Lookup) -> Answer | None:
     )  # fmt: skip
     if not changed:
         return answer
-    lookup.stage("the winner on the windows held out: each change alone, other rates, a profile that is off")
+    lookup.stage("the winner and each change alone on the windows held out")
     questions = [findings_at(winner.point), *([losers_by(winner.point)] if plan.trace.held else [])]
     answer.findings_after, *losers = lookup.need(_needed(lookup, winner.point, changed), questions)
     answer.losers = losers[0] if losers else None

@@ -100,23 +100,30 @@ def _of_answer(plan: TunePlan) -> int:
 
 
 def _text(document: Mapping[str, Any]) -> str:
+    """A line for the sum, and one for each part."""
     there, most, answer, back = (document[name] for name in ("trials_there", "replays", "answer_replays", "step_back_replays"))
-    left, ahead = document["trials"] - there, document["ahead_replays"]
-    early = f", {ahead:,} that workers begin with" if ahead else ""
-    kept = f" ({there} of {document['trials']} trials are there from before)" if there else ""
-    proof = f"; {_proof_text(document)}" if document["engine_replays"] else ""
-    workers = f"{document['workers']} worker{'s' * (document['workers'] > 1)}"
-    how = f"at {document['seconds_each']:.2f} s each with {workers} about {document['minutes']:.1f} minutes"
-    cliffs = f" {back:,} of these only if all that is best stands beside a cliff;" if back else ""
-    without = f", {document['minutes_without_step_back']:.1f} without those beside cliffs" if back else ""
-    return (f"up to {most:,} replays: {most - ahead - answer:,} for {left} trials{kept}, fewer where one is pruned{early}, and"
-            f" {answer:,} for the answer, fewer where it changes few knobs;{cliffs} {how} if all are needed{without}{proof}")
+    left, ahead, count = document["trials"] - there, document["ahead_replays"], document["workers"]
+    kept = f"{there} of {document['trials']} are there from before"
+    trials = f"for {left} trials{f' ({kept})' if there else ''}, fewer where one is pruned" if left else f"for trials: {kept}"
+    parts = [(most - ahead - answer, trials)]
+    parts += [(ahead, "that workers begin with")] if ahead else []
+    parts += [(answer - back, "for the answer, fewer where it changes few knobs")]
+    without = f"about {_span(document['minutes_without_step_back'])} without them"
+    parts += [(back, f"only if all that is best stands beside a cliff; {without}")] if back else []
+    each = f"{document['seconds_each']:.2f} s each with {count} worker{'s' * (count > 1)}"
+    lines = [f"up to {most:,} replays, about {_span(document['minutes'])} if all are needed: {each}"]
+    lines += [f"{number:9,} {what}" for number, what in parts]
+    return "\n".join([*lines, *([_proof_text(document)] if document["engine_replays"] else [])])
+
+
+def _span(minutes: float) -> str:
+    return f"{minutes:.1f} minutes" if minutes >= 1.5 else f"{60 * minutes:.0f} s"
 
 
 def _proof_text(document: Mapping[str, Any]) -> str:
-    low, high = (f"{minutes:.1f}" for minutes in document["engine_minutes"])
+    low, high = map(_span, document["engine_minutes"])
     measured = document["engine_measured"]
-    about = f"{low} minutes" if low == high else f"{low} to {high} minutes"
+    about = low if low == high else f"{low} to {high}"
     ended = f"{measured['requests']:,} of a window's {measured['of']:,} requests"
-    return (f"then {document['engine_replays']} replays on a real engine: about {about} more, if each configuration takes what"
-            f" the current policy does (measured: {ended} ended in {measured['seconds']:.1f} s)")
+    return (f"then {document['engine_replays']} replays on a real engine, about {about}, if each configuration takes what the"
+            f" current policy does\n          (measured: {ended} ended in {measured['seconds']:.1f} s)")  # fmt: skip

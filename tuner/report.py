@@ -110,6 +110,8 @@ def _verdict(document: Mapping[str, Any]) -> Iterator[str]:
     if document["recommended"]:
         yield f"  vLLM flags:  {document['flags'] or '(none: the change is beyond vLLM)'}"
         yield f"  tracekit:    {' '.join('--set ' + each for each in document['sets'])}"
+    elif document.get("changes"):
+        yield "  what was found and is not recommended:"
     for change in document.get("changes", ()):
         derived = " (follows from the others)" if change["derived"] else ""
         yield f"  {change['knob']}: {knob_text(change['old'])} -> {knob_text(change['new'])}{derived}"
@@ -137,8 +139,8 @@ def _reasons(document: Mapping[str, Any]) -> Iterator[str]:
     for kind, title in (("plus", "The current policy with one change"), ("minus", "The winner without one change")):
         rows = document["ablation"][kind]
         if rows:
-            yield f"{title}, on the windows held out:"
-            yield from (f"  {row['knob']}: {gain_text(row['gain']) if row['reason'] is None else row['reason']}" for row in rows)
+            yield f"{title}, and its gain over the current policy on the windows held out:"
+            yield from (f"  {row['knob']}: {_alone(row)}" for row in rows)
     yield _important(document)
     if document["findings"]:
         yield "What the current policy suffers from, and what is left of it: " + _fixed(document)
@@ -146,6 +148,10 @@ def _reasons(document: Mapping[str, Any]) -> Iterator[str]:
     yield from _losers(document["losers"])
     yield from _verified(document["verification"])
     yield from _front(document)
+
+
+def _alone(row: Mapping[str, Any]) -> str:
+    return gain_text(row["gain"]) if row["reason"] is None else f"no configuration alone ({shown(row['reason'], 200)})"
 
 
 def _why(document: Mapping[str, Any]) -> str:

@@ -241,8 +241,9 @@ class _Run:
         """How many trials have ended, and the best of them."""
         log.follow(study)
         counts, best = study.counts(), study.best()
-        value = "none yet" if best is None else f"{(best.values or [0.0])[0]:.4g} {study.plan.objectives[0].unit}"
-        note = f"best so far {value}" + (f", {counts['failed']} failed" if counts["failed"] else "")
+        value = "" if best is None else f"{(best.values or [0.0])[0]:.4g} {study.plan.objectives[0].unit}"
+        note = f"best so far {value}" if value else "none completed yet"
+        note += f", {counts['failed']} failed" if counts["failed"] else ""
         self.watched.tell(counts["complete"] + counts["pruned"] + counts["failed"], self.given["trials"], note)
 
     def _lookup(self, plan: TunePlan, replays: Replays, crew: Crew | RayCrew | None) -> Lookup:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -324,9 +325,13 @@ out = {{ report = "answer.txt", json = "answer.json" }}
 def test_a_dry_run_says_what_it_would_take(bursts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", bursts, *OPTIONS, "--workers", "1", "--dry-run", "--db", str(tmp_path / "a.duckdb")]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("up to 231 replays: 24 for 8 trials, fewer where one is pruned, and 207 for the answer,")
-    assert "; 54 of these only if all that is best stands beside a cliff; at " in said  # 3 steps, 6 neighbours, 3 windows
-    assert " minutes if all are needed, " in said and said.endswith(" without those beside cliffs\n")
+    first, *parts = said.splitlines()
+    assert re.fullmatch(r"up to 231 replays, about \d+ s if all are needed: \d\.\d\d s each with 1 worker", first)
+    assert [line.split(maxsplit=1)[0] for line in parts] == ["24", "153", "54"]  # 3 steps, 6 neighbours, 3 windows
+    assert [line.split(maxsplit=1)[1] for line in parts[:2]] == [
+        "for 8 trials, fewer where one is pruned", "for the answer, fewer where it changes few knobs",
+    ]  # fmt: skip
+    assert parts[2].split(maxsplit=1)[1].startswith("only if all that is best stands beside a cliff; about ")
     assert not (folder_of(tmp_path / "a.duckdb") / "study.journal").exists()
 
 
@@ -346,7 +351,7 @@ def test_a_study_takes_no_more_replays_than_a_dry_run_says(more: dict[str, Any],
     trials = given["trials"]
     assert (again.document["trials_there"], again.replayed) == (trials, 0)
     assert again.document["replays"] == again.document["answer_replays"] + again.document["ahead_replays"] < said["replays"]
-    assert again.document["seconds_each"] > 0 and f"{trials} of {trials} trials are there from before" in again.text
+    assert again.document["seconds_each"] > 0 and f"{trials} of {trials} are there from before" in again.text
 
 
 @pytest.mark.parametrize(
@@ -378,3 +383,14 @@ def test_an_unknown_key_of_a_job_file_is_named_with_the_nearest(bursts: str, tmp
     job.write_text('[tune]\ntrials = "3"\n')
     with pytest.raises(UsageError, match="expected int"):
         read_job(str(job), {"trials": 60}, set())
+
+
+def test_what_is_not_recommended_is_called_that_and_a_change_that_cannot_stand_alone_says_why(
+    report: tuple[TuneReport, Path],
+) -> None:
+    row = {"knob": "max_num_batched_tokens", "level": 512, "gain": None, "reason": "max_num_seqs = 1024 is above the budget"}
+    found = {**report[0].document, "recommended": False, "why": "noise", "ablation": {"plus": [row], "minus": []}}
+    text = render_report(found)
+    assert "NO CHANGE RECOMMENDED: noise.\n  what was found and is not recommended:\n  " in text
+    assert "on the windows held out:\n  max_num_batched_tokens: no configuration alone (max_num_seqs = 1024 is above" in text
+    assert "not recommended" not in report[0].text and "not recommended" not in render_report({**found, "changes": []})

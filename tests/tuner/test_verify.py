@@ -126,7 +126,7 @@ def test_a_dry_run_measures_the_engine_and_says_how_sure_it_is(document: dict[st
     assert measured["requests"] == measured["of"] >= max(window["requests"] for window in document["windows"]["held"])
     assert 0.8 * 3 * measured["seconds"] / 60 - 0.01 <= low and high <= 2.2 * 3 * measured["seconds"] / 60 + 0.01
     assert found.lines[-1].startswith("verify: measured for 10 s at most on torch, tiny")
-    assert "; then 6 replays on a real engine: about " in found.text
+    assert "\nthen 6 replays on a real engine, about " in found.text
     assert f"(measured: {measured['of']} of a window's {measured['of']} requests ended in " in found.text
 
 

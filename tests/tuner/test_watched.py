@@ -85,7 +85,7 @@ def test_a_study_says_how_many_of_the_answers_replays_are_done(workers: int, bur
             assert workers == 2 or done == set(range(1, max(totals) + 1))
     notes = list(noted)
     assert notes[0] == "the current policy" and "the neighbours of the best configurations" in notes
-    assert notes[-1].startswith("the winner on the windows held out")
+    assert notes[-1] == "the winner and each change alone on the windows held out"
     assert workers == 2 or sum(noted.values()) <= len(cells_of(db))
     (job,) = list_jobs(Store(db).folder)
     assert job.progress is not None and (job.progress["unit"], job.progress["done"]) == ("trials", 8)
@@ -116,6 +116,8 @@ def test_a_running_job_says_what_it_is_at(tmp_path: Path, capsys: pytest.Capture
     job.progress(12, 160, unit="replays", note="the neighbours", eta_s=150.0)
     assert main(["jobs", "show", "last", "--db", str(db)]) == 0
     assert "progress  12 of 160 replays, 2.5 min left (the neighbours)\n" in capsys.readouterr().out
+    assert main(["jobs", "list", "--db", str(db)]) == 0  # a line for each job has no room for it
+    assert "  12 of 160 replays, 2.5 min left  tracekit tune x" in capsys.readouterr().out
     job.finish({"exit_code": 0})
     assert main(["jobs", "show", "last", "--db", str(db)]) == 0
     assert "progress  12 of 160 replays\n" in capsys.readouterr().out

@@ -85,15 +85,20 @@ def _progress(job: JobStatus) -> str:
     if not row:
         return "-"
     total = f" of {row['total']:,.0f}" if row.get("total") else ""
-    running = job.state == "running"
-    left = f", {left_text(row['eta_s'])}" if row.get("eta_s") and running else ""
-    note = f" ({row['note']})" if row.get("note") and running else ""
-    return f"{row['done']:,.0f}{total} {row.get('unit') or ''}".rstrip() + left + note
+    left = f", {left_text(row['eta_s'])}" if row.get("eta_s") and job.state == "running" else ""
+    return f"{row['done']:,.0f}{total} {row.get('unit') or ''}".rstrip() + left
+
+
+def _note(job: JobStatus) -> str:
+    """What a running job is at."""
+    note = (job.progress or {}).get("note")
+    return f" ({note})" if note and job.state == "running" else ""
 
 
 def _print(job: JobStatus, as_json: bool) -> None:
     lines = [f"job       {job.id}", f"state     {job.state}", f"kind      {job.kind}", f"created   {job.created} by {job.who}"]
-    lines += [f"command   {safe(_command(job.argv))}", f"process   {safe(job.pid)}", f"progress  {safe(_progress(job))}"]
+    lines += [f"command   {safe(_command(job.argv))}", f"process   {safe(job.pid)}"]
+    lines += [f"progress  {safe(_progress(job) + _note(job))}"]
     result = job.result or {}
     lines += [f"{key:<9} {safe(result[key])}" for key in ("run", "exit_code", "error") if result.get(key) is not None]
     lines += ["", *(safe(line) for line in job.log)] if job.log else []
