@@ -28,6 +28,7 @@ __all__ = [
     "list_profiles",
     "load_profile",
     "parse_profile",
+    "physical_floors",
     "prompt_flops",
 ]
 
@@ -181,16 +182,22 @@ def prompt_flops(model: ModelFacts) -> float:
     return 2.0 * min(layers, model.parameters)
 
 
-def _check_physics(latency: Latency, model: ModelFacts, hardware: HardwareFacts) -> None:
-    """Refuse costs below what the silicon can do: the peaks of all cards of one tensor-parallel group count."""
+def physical_floors(model: ModelFacts, hardware: HardwareFacts) -> dict[str, tuple[float, str]]:
+    """Per coefficient the ns that the silicon needs at least, and for what: the peaks of all cards of one tensor-parallel group
+    count."""
     cards = hardware.tensor_parallel
     bandwidth = hardware.bandwidth_bytes_s * cards
-    bounds = (
-        ("b_ns", latency.b_ns, prompt_flops(model) / (hardware.peak_flops * cards) * 1e9, "a prompt token at peak FLOPs"),
-        ("floor_ns", latency.floor_ns, model.weight_bytes / bandwidth * 1e9, "one read of the weights at peak bandwidth"),
-        ("e_ns", latency.e_ns, model.kv_bytes_per_token / bandwidth * 1e9, "one read of a KV token at peak bandwidth"),
-    )
-    for name, value, least, what in bounds:
+    return {
+        "b_ns": (prompt_flops(model) / (hardware.peak_flops * cards) * 1e9, "a prompt token at peak FLOPs"),
+        "floor_ns": (model.weight_bytes / bandwidth * 1e9, "one read of the weights at peak bandwidth"),
+        "e_ns": (model.kv_bytes_per_token / bandwidth * 1e9, "one read of a KV token at peak bandwidth"),
+    }
+
+
+def _check_physics(latency: Latency, model: ModelFacts, hardware: HardwareFacts) -> None:
+    """Refuse costs below what the silicon can do."""
+    for name, (least, what) in physical_floors(model, hardware).items():
+        value = getattr(latency, name)
         if value < least:
             raise PhysicsError(
                 f"{name} = {_ns(value)} ns: below the physical floor, {what} takes {_ns(least)} ns on {hardware.name}"

@@ -135,6 +135,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     text = capsys.readouterr().out
     assert "ESTIMATE: nothing was measured" in text
     assert "of peak" in text
+    bandwidth = find_accelerator("rtxpro6000").bandwidth_bytes_s
+    assert "physical floor of floor_ns: " + f"{round(16_060_522_496 / bandwidth * 1e9):,} ns, one read of the weights" in text
+    assert f"physical floor of e_ns: {131_072 / bandwidth * 1e9:.2f} ns, one read of a KV token" in text
     profile = load_profile(out)
     assert profile.provenance["kind"].startswith("estimate")
     assert profile.hardware is not None
@@ -144,6 +147,11 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert document["source"] == "roofline"
     assert document["profile"]["hardware"]["tensor_parallel"] == 2
     assert document["estimate"] is True
+    half = 16_060_522_496 / 3.35e12 / 2 * 1e9
+    assert document["floors_ns"]["floor_ns"] == pytest.approx(half, rel=0.01), "two cards read half of the weights each"
+    assert document["floors_ns"].keys() == {"floor_ns", "b_ns", "e_ns"}
+    latency = document["profile"]["latency"]
+    assert all(latency[name] > least for name, least in document["floors_ns"].items())
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,17 @@ def test_measured_latencies_use_one_clock(write: Write) -> None:
     assert trace.arrivals["arrival_ns"].to_pylist() == [0, 1_000_000_000]
 
 
+@pytest.mark.parametrize("name", ["queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts"])
+@pytest.mark.parametrize(("value", "reason"), [("soon", "not a number"), (True, "not a number"), (1.0, "ends before it begins")])
+def test_a_moment_that_is_none_is_not_said_to_be_early(name: str, value: object, reason: str, write: Write) -> None:
+    row = {"request_id": "a", "input_toks": 10, "output_toks": 3, "arrival_time": 1787267980.5, "queued_ts": 100.0,
+           "scheduled_ts": 100.25, "first_token_ts": 101.0, "last_token_ts": 103.0}  # fmt: skip
+    if name == "queued_ts" and value == 1.0 and value is not True:
+        value = 200.0
+    report = read_trace(write(lines(row, row | {name: value}, row, row), "a")).report
+    assert report.rows_dropped == {reason: 1}
+
+
 def test_generic_json_by_name_by_hand_and_nested(write: Write) -> None:
     rows = lines(
         {

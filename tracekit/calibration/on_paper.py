@@ -8,7 +8,7 @@ from replay_engine.calibration.accelerators import find_accelerator
 from replay_engine.calibration.model_config import read_model
 from replay_engine.calibration.outcome import implied
 from replay_engine.calibration.roofline import WHAT, Roofline, roofline
-from replay_engine.profile import Profile
+from replay_engine.profile import Profile, physical_floors
 from tracekit.calibration.sources import ReportTable, SourceReport, SourceRequest
 from tracekit.errors import UsageError
 
@@ -35,14 +35,17 @@ def calibrate_on_paper(request: SourceRequest) -> SourceReport:
     )  # fmt: skip
     report = SourceReport(kind="roofline", profile=profile, tables=[_uncertainty(found)])
     told = implied(profile.latency, model.facts, found.hardware)
-    facts = model.facts
+    facts, floors = model.facts, physical_floors(model.facts, found.hardware)
     report.lines = [
         f"model: {facts.parameters / 1e9:.3g} billion weights, {facts.weight_bytes / 1e9:.4g} GB ({model.dtype}), KV"
         f" {facts.kv_bytes_per_token:,} bytes a token ({model.kv_dtype})",
+        *(f"physical floor of {name}: {round(least, 2 if least < 1000 else None):,} ns, {what}"
+          for name, (least, what) in floors.items()),
         *(f"implied by {what}: {value}" for what, value in told),
         "ESTIMATE: nothing was measured; tracekit calibrate --check PROFILE TRACE says how far it is off",
     ]
-    report.document = {"estimate": True, "implied": dict(told), "shares": {
+    least_ns = {name: least for name, (least, _) in floors.items()}
+    report.document = {"estimate": True, "implied": dict(told), "floors_ns": least_ns, "shares": {
         name: {"value": share.value, "low": share.low, "high": share.high, "source": share.source}
         for name, share in found.shares.items()
     }}  # fmt: skip

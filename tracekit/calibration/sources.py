@@ -17,6 +17,7 @@ from replay_engine.config import ConfigError
 from replay_engine.profile import PhysicsError, Profile
 from tracekit.calibration.looking import looked_at
 from tracekit.errors import InputError, UsageError, shown, shown_path
+from tracekit.store import Store
 
 __all__ = [
     "KINDS", "NO_CARD", "Kind", "ReportTable", "SourceReport", "SourceRequest", "calibrate_source", "find_kind", "in_words",
@@ -223,7 +224,20 @@ def find_kind(request: SourceRequest) -> str:
         raise UsageError(f"{shown_path(request.source)}: not a source of a known kind; expected {_expected()}")
     if os.sep in request.source or not Path(request.db).exists():
         raise UsageError(f"{shown_path(request.source)}: no such file, nor a recorded run; expected {_expected()}")
-    return "run"
+    return _of_database(request)
+
+
+def _of_database(request: SourceRequest) -> str:
+    """A name in the database: of a trace that was loaded, else of a run. ``UsageError``: of both."""
+    with Store(request.db).read() as con:
+        tables = {name for (name,) in con.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
+        named = [
+            table for table in ("traces", "runs")
+            if table in tables and con.execute(f"SELECT 1 FROM {table} WHERE name = ? LIMIT 1", [request.source]).fetchall()
+        ]  # fmt: skip
+    if len(named) > 1:
+        raise UsageError(f"{shown(request.source)}: a loaded trace and a run have this name; expected --as latencies or --as run")
+    return "latencies" if named == ["traces"] else "run"
 
 
 _MARKS = {

@@ -27,7 +27,8 @@ SourceArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="[SOURCE]",
-        help="A trace with latencies, a vLLM, SGLang or event log, a run, a model's config.json [default: a model is measured].",
+        help="A trace with latencies (a file or a loaded one's name), a vLLM, SGLang or event log, a run, a model's config.json"
+        " [default: a model is measured].",
     ),
 ]
 As = Annotated[

@@ -75,10 +75,10 @@ def check_profile(
     if inputs is None:
         setup = setups[0]
     else:
-        source, read = _source(inputs, db, limit)
-        plain, shared, assumed = said_of(sets)
-        setup = setup_on(found, policy_from(found, policy, plain), source, seed)
-        notes = [*read, *assumed, *_share(setup, shared)]
+        said = said_of(sets)
+        source, read = _source(inputs, db, limit, said.clock)
+        setup = setup_on(found, policy_from(found, policy, said.plain), source, seed)
+        notes = [*read, *said.notes, *_share(setup, said.shared_prefix)]
     report = _report(setup, split, list(zip(listed, setups, strict=True)), steps, seed)
     report.notes += notes
     return report
@@ -104,8 +104,10 @@ def setup_on(profile: Profile, policy: Policy, source: TraceSource, seed: int = 
     )  # fmt: skip
 
 
-def _source(inputs: str | Sequence[str], db: str | Path, limit: int | None) -> tuple[TraceSource, list[str]]:
-    """The trace, and what is to be known of it: whose clock, and rows that are not in it."""
+def _source(
+    inputs: str | Sequence[str], db: str | Path, limit: int | None, clock: str | None
+) -> tuple[TraceSource, list[str]]:  # fmt: skip
+    """The trace, and what is to be known of it: whose clock (as somebody said, or as it tells), and rows that are not in it."""
     names = [inputs] if isinstance(inputs, str) else list(inputs)
     part = Slice(limit=limit)
     store = Store(db)
@@ -114,14 +116,15 @@ def _source(inputs: str | Sequence[str], db: str | Path, limit: int | None) -> t
             rows = con.execute("SELECT trace FROM traces WHERE name = ?", names).fetchall()
             if rows:
                 number = int(rows[0][0])
-                return TraceSource.from_database(con, number, part), _of_trace(report_of(con, number))
+                return TraceSource.from_database(con, number, part), _of_trace(report_of(con, number), clock)
     loaded = read_trace(names)
-    return TraceSource.from_loaded(loaded, part), _of_trace(loaded.report)
+    return TraceSource.from_loaded(loaded, part), _of_trace(loaded.report, clock)
 
 
-def _of_trace(report: LoadReport) -> list[str]:
-    clock = [] if report.obs_clock is None else [f"observed latencies are by the {report.obs_clock}'s clock"]
-    return clock + ([] if report.left_out is None else [f"trace: {report.left_out}"])
+def _of_trace(report: LoadReport, said: str | None) -> list[str]:
+    clock = said or report.obs_clock
+    named = [] if clock is None else [f"observed latencies are by the {clock}'s clock"]
+    return named + ([] if report.left_out is None else [f"trace: {report.left_out}"])
 
 
 def _share(setup: Setup, tokens: int | None) -> list[str]:
@@ -136,7 +139,7 @@ def _share(setup: Setup, tokens: int | None) -> list[str]:
 
 def _setup_of(config: Config, profile: Profile, seed: int) -> Setup:
     try:
-        policy = config.recorded or policy_from(profile, config.policy, said_of(config.sets)[0])
+        policy = config.recorded or policy_from(profile, config.policy, said_of(config.sets).plain)
         return setup_on(profile, policy, config.source, seed)
     except (ConfigError, UsageError) as error:
         raise ConfigError(f"{config.place}: {error}") from None

@@ -82,7 +82,7 @@ def fit_observed(
 def _fit(
     loaded: LoadedTrace, known: Known, prior: Profile | None, used: npt.NDArray[np.bool_] | None, say: Say | None
 ) -> ObservedFit:
-    clock = loaded.report.obs_clock
+    clock = known.clock or loaded.report.obs_clock
     source = source_of(loaded, known)
     seen = Observations.of(source, used, clock)
     if seen.known() < FEWEST:

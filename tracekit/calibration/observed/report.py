@@ -12,7 +12,7 @@ from replay_engine.profile import Profile
 from replay_engine.rule_tables import rules_to
 from tracekit.calibration.observed.errors import Errors, errors_of
 from tracekit.calibration.observed.fit import ObservedFit
-from tracekit.calibration.observed.settings import SHARED_PREFIX, Known
+from tracekit.calibration.observed.settings import CLOCK, SHARED_PREFIX, Known
 from tracekit.calibration.observed.telling import Told
 from tracekit.calibration.observed.terms import NAMES, UNITS, delivered_of, latency_of
 from tracekit.calibration.sources import NO_CARD, ReportTable, SourceReport, in_words
@@ -82,8 +82,13 @@ def _left_out(found: ObservedFit, known: Known) -> list[str]:
         none = "skew of context lengths is no term; too few requests to say what that costs"
         told.append(none if found.skew is None else found.skew.words)
     if not found.problem.free[NAMES.index("egress")]:
-        clock = found.problem.seen.clock or "server"
-        told.append(f"egress is 0: latencies of a {clock} clock end where the last token is made")
+        clock = found.problem.seen.clock
+        why = f"latencies of a {clock} clock end where the last token is made"
+        if clock is None:
+            why = f"nobody said whose clock it was; taken for the server's (--set {CLOCK}=server, gateway or client)"
+        elif clock != "server":
+            why = f"not both TTFT and E2E are known by the {clock}'s clock"
+        told.append(f"egress is 0: {why}")
     if found.shared_prefix:
         told.append(f"all prompts of the trace were taken to begin with the same {found.shared_prefix:,} tokens: a replay"
                     f" knows it of a trace loaded with --shared-prefix {found.shared_prefix}")  # fmt: skip

@@ -42,8 +42,10 @@ def fitted_prefix(profile: Profile, source: TraceSource) -> int:
 
 
 def fitted_on(profile: Profile, source: TraceSource) -> bool:
-    """Whether ``profile`` was fitted to the trace of ``source``, by its name."""
-    return any(source.name in told for told in profile.provenance.values())
+    """Whether ``profile`` was fitted to the trace of ``source``, by its name, whole: "a" stands in most sentences."""
+    words = f"by the latencies of {source.name}"
+    ends = (f"{words},", f"{words}:")
+    return any(told.endswith(words) or any(end in told for end in ends) for told in profile.provenance.values())
 
 
 class Sharing:

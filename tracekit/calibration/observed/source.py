@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from replay_engine.profile import load_profile
 from tracekit.calibration.observed.fit import fit_observed
 from tracekit.calibration.observed.report import report_of
 from tracekit.calibration.observed.settings import known_settings
 from tracekit.calibration.sources import SourceReport, SourceRequest
+from tracekit.store import Store
 from tracekit.traces.load import read_trace
+from tracekit.traces.stored import stored_trace
 
 __all__ = ["calibrate_latencies"]
 
@@ -16,11 +20,12 @@ TYPICAL = 40
 
 
 def calibrate_latencies(request: SourceRequest) -> SourceReport:
-    """Fit the trace in the file ``request.source``. ``InputError``: it cannot be read, or has no latencies; ``UsageError``,
-    ``ConfigError``: settings or profile."""
+    """Fit the trace in the file ``request.source``, or the one that was loaded by that name. ``InputError``: it cannot be read,
+    or has no latencies; ``UsageError``, ``ConfigError``: settings or profile."""
     prior = None if request.prior is None else load_profile(request.prior)
     known = known_settings(request.policy, request.sets, prior)
-    loaded = read_trace(request.source)
+    stored = None if Path(request.source).exists() else stored_trace(Store(request.db), request.source)
+    loaded = read_trace(request.source) if stored is None else stored
     steps = 0
 
     def say(note: str) -> None:

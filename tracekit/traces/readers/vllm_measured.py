@@ -56,7 +56,7 @@ def _observed(columns: dict[str, Values]) -> dict[str, Values]:
             null |= columns["output_tokens"].data < 2
             span = np.rint(span / share).astype(np.int64)
         wrong = dict.fromkeys(np.flatnonzero((span < 0) & ~null).tolist(), "ends before it begins")
-        out[name] = Values(span, null if null.any() else None, begin.bad | end.bad | wrong)
+        out[name] = Values(span, null if null.any() else None, wrong | begin.bad | end.bad)
     return out
 
 
