@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,22 @@ def test_configurations_are_ranked(folder: Path) -> None:
     only = check_profile(TRUE, None, configs=folder / "configs.toml")
     assert only.ranked.keys() == report.ranked.keys()
     assert only.trace == "seats-8"
+
+
+def test_which_configuration_is_best_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By name, on both sides, with the figures they were ranked by."""
+    assert main(["calibrate", "--check", "h100", "--configs", str(folder / "configs.toml")]) == 0
+    lines = [[cell.strip() for cell in re.split("  +", line)] for line in capsys.readouterr().out.splitlines()]
+    (by,) = (line for line in lines if line[0] == "mean E2E")
+    assert by[:5] == ["mean E2E", "4", "1", "0", "32 seats, 96 seats"], "no more than 32 are served at once: alike"
+    assert by[5] in ("32 seats", "96 seats", by[4]), "as far as rounded moments tell"
+    at = next(number for number, line in enumerate(lines) if line[0] == "configuration")
+    assert lines[at] == ["configuration", "mean E2E ms, predicted", "observed", "error %"]
+    rows = lines[at + 1 : at + 5]
+    assert [row[0] for row in rows][2:] == ["16 seats", "8 seats"], "the best one first"
+    assert all(row[1] == row[2] and row[3] == "0" for row in rows)
+    (note,) = (line[0] for line in lines if line[0].startswith("no TRACE was given"))
+    assert note.endswith("is of the first configuration, 8 seats")
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,11 @@ LOADS = {
 }
 
 
+OBJECTIVES = {
+    "ttft_mean": "mean TTFT", "ttft_p99": "P99 of TTFT", "tpot_mean": "mean TPOT", "e2e_mean": "mean E2E",
+    "e2e_p99": "P99 of E2E", "makespan": "makespan",
+}  # fmt: skip
+_SIZE = dict.fromkeys(OBJECTIVES, 1e6) | {"makespan": 1.0}
 POINTS = ("mean", "p50", "p90", "p99")
 SHORT_NS = 1e6
 """A queue below it is none: its error as a share says nothing."""
@@ -66,7 +71,8 @@ def _latencies(part: dict[str, dict[str, Any] | None]) -> None:
 
 
 def _percent(share: float | None) -> float | None:
-    return None if share is None else round(100 * share, 2)
+    # a 0 has no sign: what is a millionth of a per cent too little does not read as a loss
+    return None if share is None else round(100 * share, 2) + 0.0
 
 
 def _over_time(found: dict[str, Any]) -> None:
@@ -79,9 +85,33 @@ def _over_time(found: dict[str, Any]) -> None:
 
 
 def _ranking(report: TrustReport) -> None:
-    rows = [(name, each.configs, round(each.tau, 3), round(100 * each.regret, 2)) for name, each in report.ranked.items()]
-    print_table(("configurations by", "n", "Kendall tau", "regret of the predicted best %"), rows)
+    rows = [
+        (OBJECTIVES[name], each.configs, round(each.tau, 3), round(100 * each.regret, 2), _best(report, name, 0),
+         _best(report, name, 1))
+        for name, each in report.ranked.items()
+    ]  # fmt: skip
+    head = ("configurations by", "n", "Kendall tau", "regret of the predicted best %", "predicted best", "observed best")
+    print_table(head, rows)
     print_text("")
+    name = "e2e_mean" if "e2e_mean" in report.ranked else next(iter(report.ranked))
+    figures: list[tuple[Any, ...]] = [
+        (each["name"], *(value / _SIZE[name] for value in each["objectives"][name])) for each in report.configs
+    ]
+    figures.sort(key=_observed)
+    unit = "s" if name == "makespan" else "ms"
+    told = [(what, ours, theirs, _percent(ours / theirs - 1) if theirs else None) for what, ours, theirs in figures]
+    print_table(("configuration", f"{OBJECTIVES[name]} {unit}, predicted", "observed", "error %"), told)
+    print_text("")
+
+
+def _observed(row: tuple[Any, ...]) -> float:
+    return float(row[2])
+
+
+def _best(report: TrustReport, name: str, side: int) -> str:
+    """The configurations with the least figure: predicted (0) or observed (1)."""
+    least = min(each["objectives"][name][side] for each in report.configs)
+    return ", ".join(str(each["name"]) for each in report.configs if each["objectives"][name][side] == least)
 
 
 def _extrapolation(report: TrustReport) -> None:

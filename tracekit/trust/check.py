@@ -74,6 +74,7 @@ def check_profile(
     setups, notes = [_setup_of(each, found, seed) for each in listed], list[str]()
     if inputs is None:
         setup = setups[0]
+        notes = [f"no TRACE was given: all but the ranking is of the first configuration, {listed[0].name}"]
     else:
         said = said_of(sets)
         source, read = _source(inputs, db, limit, said.clock)
