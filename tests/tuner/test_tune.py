@@ -335,6 +335,25 @@ def test_a_dry_run_says_what_it_would_take(bursts: str, tmp_path: Path, capsys: 
     assert not (folder_of(tmp_path / "a.duckdb") / "study.journal").exists()
 
 
+def test_a_dry_run_takes_what_replays_take_from_a_few_configurations(bursts: str, tmp_path: Path,
+                                                                    monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """Some take many times what others do. They are measured on the longest window and not kept: nobody may ask for them."""
+    seen: list[Any] = []
+
+    def measured(cell: Any, sources: Any) -> dict[str, Any]:
+        seen.append(cell)
+        return {"cpu_s": len(seen) ** 2 / 10}
+
+    monkeypatch.setattr("tuner.estimate.replay_cell", measured)
+    said = tune(bursts, db=tmp_path / "a.duckdb", dry_run=True, **SMALL).document
+    assert said["seconds_each"] == pytest.approx((0.1 + 0.4 + 0.9 + 1.6) / 4)  # so many steps are there
+    assert said["minutes"] == pytest.approx((said["replays"] * said["seconds_each"] + 2 + 8 * 0.02) / 60, abs=0.006)
+    assert len({cell.key() for cell in seen}) == 4 and len({cell.window.begin_ns for cell in seen}) == 1
+    assert len(cells_of(tmp_path / "a.duckdb")) == 1  # the current policy's
+    monkeypatch.setattr("tuner.estimate.replay_cell", lambda cell, sources: (measured(cell, sources), {"cpu_s": 5.0})[1])
+    assert tune(bursts, db=tmp_path / "a.duckdb", dry_run=True, **SMALL).document["seconds_each"] == 5.0 and len(seen) == 5
+
+
 @pytest.mark.parametrize("more", [
     {}, {"split": "past"}, {"objective": "capacity"}, {"objective": "goodput,replicas"}, {"space": "policy"}, {"also": True},
     {"workers": 2}, {"trials": 12, "seed": 1}, {"trials": 12, "seed": 2, "slo": "ttft=800ms"},
