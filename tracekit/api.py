@@ -14,6 +14,7 @@ from tracekit.errors import UsageError, shown
 from tracekit.frames import requests_frame
 from tracekit.store import Store
 from tracekit.traces.load import LoadReport, load_trace
+from tracekit.traces.said_prefix import Beginning
 from tracekit.traces.tolerance import tolerance
 
 if TYPE_CHECKING:
@@ -50,15 +51,17 @@ class LoadedInto:
 def load(
     files: str | Sequence[str], *, mapping: Sequence[str] = (), trace_format: str | None = None, arrival: str | None = None,
     cached: Literal["inside", "outside"] | None = None, on_error: str = "skip", max_dropped: str | float | None = None,
-    dedupe: bool = False, shared_prefix: int | None = None, name: str | None = None, db: str | Path = "tracekit.duckdb",
+    dedupe: bool = False, shared_prefix: int | str | None = None, name: str | None = None, db: str | Path = "tracekit.duckdb",
 ) -> LoadedInto:  # fmt: skip
     """Load a trace (files, globs, a folder) into ``db``; the same bytes are found, not loaded again. ``shared_prefix``: tokens
-    that all prompts begin with, where the trace has no block hashes. Errors: ``UsageError``, ``InputError``, ``LockedError``."""
+    that all prompts begin with, where the trace has no block hashes, or ``"32@100"``: so many on average after so many
+    requests. Errors: ``UsageError``, ``InputError``, ``LockedError``."""
     allowed = tolerance(on_error, max_dropped, dedupe)
     given = [files] if isinstance(files, str) else list(files)
+    said = None if shared_prefix is None else Beginning.parse(str(shared_prefix), "shared_prefix")
     with Store(db).write("load a trace") as con:
         report = load_trace(con, given, name=name, mapping=list(mapping), fmt=trace_format, arrival=arrival, tolerance=allowed,
-                            cached=cached, shared_prefix=shared_prefix)  # fmt: skip
+                            cached=cached, shared_prefix=said)  # fmt: skip
     return LoadedInto(report=report, db=Path(db))
 
 

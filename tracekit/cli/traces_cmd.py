@@ -22,9 +22,10 @@ Files = Annotated[
     list[str], typer.Argument(metavar="FILE...", help="Files, globs, a folder, or - for standard input; plain or gzipped.")
 ]
 SharedPrefix = Annotated[
-    int | None,
-    typer.Option("--shared-prefix", metavar="TOKENS", min=1, help="All prompts begin with the same so many tokens (a chat"
-                 " template, a system prompt), where the trace has no block hashes."),
+    str | None,
+    typer.Option("--shared-prefix", metavar="TOKENS[@REQUESTS]", help="All prompts begin with the same so many tokens (a chat"
+                 " template, a system prompt), where the trace has no block hashes; with @REQUESTS so many on average, and none"
+                 " in the first so many requests."),
 ]  # fmt: skip
 Name = Annotated[str | None, typer.Option("--name", metavar="TEXT", help="The trace's name in the database.")]
 
@@ -51,13 +52,15 @@ def load(
     """Load a trace into the database and say what was kept and what was dropped."""
     from tracekit.store import Store
     from tracekit.traces.load import load_trace
+    from tracekit.traces.said_prefix import Beginning
     from tracekit.traces.tolerance import tolerance
 
     allowed = tolerance(on_error.value, max_dropped, dedupe)
+    said = None if shared_prefix is None else Beginning.parse(shared_prefix, "--shared-prefix")
     with Store(db).write("load a trace") as con:
         report = load_trace(con, files, name=name, mapping=list(mapping or ()), fmt=trace_format, arrival=arrival,
                             tolerance=allowed, cached=None if cached is None else cached.value,
-                            shared_prefix=shared_prefix)  # fmt: skip
+                            shared_prefix=said)  # fmt: skip
     emit({"schema": "tracekit.load/1", **report.as_dict()}, as_json, lambda: print_text("\n".join(_lines(report))))
 
 

@@ -102,7 +102,7 @@ def diagnose_trace(
     known = known_settings(policy, (*(told if policy is None else ()), *sets), prior)
     source, clock, notes = _source(inputs, db)
     said = known.shared_prefix
-    alike = said if said is not None else fitted_prefix(prior, source) if prior is not None else 0
+    alike = said if said is not None else fitted_prefix(prior, source) if prior is not None else None
     if alike:
         begin_alike(source, alike, known.policy.scheduler.block_size)
     seen = observe(source)

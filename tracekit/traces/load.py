@@ -18,7 +18,7 @@ from tracekit.traces.ddl import create_tables
 from tracekit.traces.formats import Format, ReadOptions, detect, format_named
 from tracekit.traces.inputs import Source, open_sources
 from tracekit.traces.mapping import told_names
-from tracekit.traces.said_prefix import begin_alike, whole_blocks
+from tracekit.traces.said_prefix import Beginning, begin_alike, whole_blocks
 from tracekit.traces.sidecars import attach_sidecars
 from tracekit.traces.stage import Reject, Stage
 from tracekit.traces.tolerance import Tolerance, check_again
@@ -88,11 +88,11 @@ class LoadedTrace:
 
 def load_trace(con: duckdb.DuckDBPyConnection, inputs: Inputs, *, name: str | None = None, mapping: Mapping = None,
                fmt: str | None = None, tolerance: Tolerance = DEFAULT, cached: Cached = None,
-               arrival: str | None = None, shared_prefix: int | None = None) -> LoadReport:  # fmt: skip
+               arrival: str | None = None, shared_prefix: Beginning | None = None) -> LoadReport:  # fmt: skip
     """Load a trace into the database of ``con`` (writable, inside a transaction that the caller owns).
 
     ``cached`` says whether the log's input counts have the cached tokens in them, ``arrival`` (``poisson:rate=5``) places
-    requests that have no arrivals, ``shared_prefix`` how many tokens all prompts of a trace without block hashes begin with. The
+    requests that have no arrivals, ``shared_prefix`` what the prompts of a trace without block hashes begin alike with. The
     same bytes read the same way are found, not loaded again. Errors: ``InputError``, ``UsageError``.
     """
     began = time.perf_counter()
@@ -161,14 +161,14 @@ def report_of(con: duckdb.DuckDBPyConnection, trace: int) -> LoadReport:
 
 
 def _digest(sources: list[Source], mapping: Mapping, fmt: str | None, tolerance: Tolerance, cached: Cached,
-            arrival: str | None, shared_prefix: int | None = None) -> str:  # fmt: skip
+            arrival: str | None, shared_prefix: Beginning | None = None) -> str:  # fmt: skip
     """One file read with nothing said is known by its own sha256; anything else by a digest over all that matters."""
     if len(sources) == 1 and not mapping and fmt is None and not (tolerance.dedupe or cached or arrival or shared_prefix):
         return sources[0].sha256
     said = sorted(mapping.items() if isinstance(mapping, dict) else mapping or [])
     matters = (fmt, said, [source.sha256 for source in sources], *(["dedupe"] if tolerance.dedupe else []),
                *([cached, arrival] if cached or arrival else []),
-               *([("shared prefix", shared_prefix)] if shared_prefix else []))  # fmt: skip
+               *([shared_prefix.key] if shared_prefix else []))  # fmt: skip
     return hashlib.sha256(repr(matters).encode()).hexdigest()
 
 

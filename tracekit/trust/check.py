@@ -23,6 +23,7 @@ from tracekit.policy_source import policy_from
 from tracekit.replay import Setup
 from tracekit.store import Store
 from tracekit.traces.load import LoadReport, read_trace, report_of
+from tracekit.traces.said_prefix import Beginning
 from tracekit.traces.slicing import Slice
 from tracekit.traces.source import TraceSource
 from tracekit.trust.accuracy import Latencies, Mask, compared, errors_of, makespan_s, observed_latencies, over_time
@@ -128,14 +129,13 @@ def _of_trace(report: LoadReport, said: str | None) -> list[str]:
     return named + ([] if report.left_out is None else [f"trace: {report.left_out}"])
 
 
-def _share(setup: Setup, tokens: int | None) -> list[str]:
-    """All prompts begin with the same ``tokens``; ``None``: with as many as the profile was fitted under on this very trace.
-    Returns what to note."""
-    tokens = fitted_prefix(setup.profile, setup.source) if tokens is None else tokens
-    if not tokens:
+def _share(setup: Setup, said: Beginning | None) -> list[str]:
+    """Prompts begin alike as ``said``; ``None``: as the profile was fitted under on this very trace. Returns what to note."""
+    said = fitted_prefix(setup.profile, setup.source) if said is None else said
+    if not said:
         return []
-    begin_alike(setup.source, tokens, setup.policy.scheduler.block_size)
-    return [f"all prompts are taken to begin with the same {tokens:,} tokens"]
+    begin_alike(setup.source, said, setup.policy.scheduler.block_size)
+    return [f"taken of the trace: {said.words}"]
 
 
 def _setup_of(config: Config, profile: Profile, seed: int) -> Setup:

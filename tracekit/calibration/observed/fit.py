@@ -25,6 +25,7 @@ from tracekit.calibration.observed.telling import Told, telling
 from tracekit.calibration.observed.terms import CLIENTS, LEAST, NAMES, Expected, Vector, expected_from
 from tracekit.errors import InputError
 from tracekit.traces.load import LoadedTrace
+from tracekit.traces.said_prefix import NOTHING, Beginning
 from tracekit.traces.slicing import Slice
 from tracekit.traces.source import TraceSource
 
@@ -51,8 +52,8 @@ class ObservedFit:
     limits: list[Limit]
     starts: list[tuple[str, float]]
     replays: int
-    shared_prefix: int = 0
-    """Tokens that all prompts of the trace begin with, as was said or found."""
+    shared_prefix: Beginning = NOTHING
+    """What the prompts of the trace begin alike with, as was said or found."""
     skew: Skew | None = None
     """What the latencies say of the longest contexts' cost beyond what the fit has of it; ``None``: too few requests."""
     notes: list[str] = field(default_factory=list)

@@ -70,7 +70,9 @@ def _fit_table(found: ObservedFit, known: Known) -> dict[str, Any]:
         figures = {"mean_error": each.mean, "median_abs_error": each.each_p50}
         table |= {f"{each.metric}_{name}": round(value, 5) for name, value in figures.items() if not np.isnan(value)}
     table["left_out"] = _left_out(found, known)
-    table |= {"shared_prefix": found.shared_prefix} if found.shared_prefix else {}
+    shared = found.shared_prefix
+    table |= {"shared_prefix": shared.tokens} if shared else {}
+    table |= {"shared_after": shared.after} if shared.after else {}
     table["settings"], table["known"] = _held_under(found, known)
     return table
 
@@ -90,8 +92,8 @@ def _left_out(found: ObservedFit, known: Known) -> list[str]:
             why = f"not both TTFT and E2E are known by the {clock}'s clock"
         told.append(f"egress is 0: {why}")
     if found.shared_prefix:
-        told.append(f"all prompts of the trace were taken to begin with the same {found.shared_prefix:,} tokens: a replay"
-                    f" knows it of a trace loaded with --shared-prefix {found.shared_prefix}")  # fmt: skip
+        told.append(f"of the trace it was taken that {found.shared_prefix.words}: a replay knows it of a trace loaded with"
+                    f" --shared-prefix {found.shared_prefix}")  # fmt: skip
     return told
 
 

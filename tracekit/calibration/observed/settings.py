@@ -1,8 +1,8 @@
 """Under which settings the observed engine ran, as far as somebody says so.
 
 ``--policy`` is a policy file, a ``vllm serve`` command, or a log of vLLM or its ``non-default args`` line; ``--set`` goes on
-top. ``trace.shared_prefix=N`` says of the trace that all prompts begin with the same N tokens, ``trace.clock=client`` whose
-clock its latencies are by, where its format does not tell.
+top. Of the trace ``trace.shared_prefix=N`` says that all prompts begin with the same N tokens (``N@K``: that those after the first
+K requests share N on average), ``trace.clock=client`` whose clock its latencies are by, where its format does not tell.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from replay_engine.profile import Latency, Profile
 from replay_engine.releases import ASSUMED, nearest_release
 from tracekit.errors import UsageError, shown
 from tracekit.policy_source import policy_from
+from tracekit.traces.said_prefix import Beginning
 
 __all__ = ["CLOCK", "SHARED_PREFIX", "Known", "Said", "known_settings", "said_of"]
 
@@ -31,8 +32,8 @@ class Known:
     given: frozenset[str]
     notes: tuple[str, ...]
     profile: Profile
-    shared_prefix: int | None = None
-    """Tokens that all prompts begin with; ``None``: nobody says."""
+    shared_prefix: Beginning | None = None
+    """What prompts begin alike with; ``None``: nobody says."""
     release_assumed: bool = False
     """Whether another release stands for the one that was named, or nobody named one."""
     clock: str | None = None
@@ -41,11 +42,11 @@ class Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """``plain``: what a policy takes; of the trace ``shared_prefix`` (tokens) and ``clock``, ``None`` where nobody says;
+    """``plain``: what a policy takes; of the trace ``shared_prefix`` and ``clock``, ``None`` where nobody says;
     ``notes``: what was assumed."""
 
     plain: list[str]
-    shared_prefix: int | None
+    shared_prefix: Beginning | None
     clock: str | None
     notes: list[str]
 
@@ -72,7 +73,7 @@ def said_of(sets: Sequence[str]) -> Said:
         name, _, value = each.partition("=")
         bare = name.strip().removeprefix("scheduler.")
         if bare == SHARED_PREFIX:
-            shared = _tokens(value)
+            shared = Beginning.parse(value, f"--set {SHARED_PREFIX} =")
         elif bare == CLOCK:
             clock = value.strip()
             if clock not in CLOCKS:
@@ -85,8 +86,3 @@ def said_of(sets: Sequence[str]) -> Said:
             plain.append(each)
     return Said(plain=plain, shared_prefix=shared, clock=clock, notes=notes)
 
-
-def _tokens(text: str) -> int:
-    if not text.strip().isdecimal():
-        raise UsageError(f"--set {SHARED_PREFIX}={shown(text)}: expected a whole number of tokens")
-    return int(text)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.errors import UsageError
+from tracekit.traces.said_prefix import Beginning
 
 if TYPE_CHECKING:
     from replay_engine.profile import Profile
@@ -19,11 +20,11 @@ __all__ = ["Sharing", "begin_alike", "fitted_on", "fitted_prefix"]
 Ints = npt.NDArray[np.int64]
 
 
-def begin_alike(source: TraceSource, tokens: int, block_size: int) -> None:
-    """Say of ``source`` that all its prompts begin with the same ``tokens`` tokens; whole blocks of them can be shared."""
+def begin_alike(source: TraceSource, said: Beginning, block_size: int) -> None:
+    """Say of the prompts of ``source`` what they begin alike with; whole blocks of it can be shared."""
     if source.run_offsets is not None:
         raise UsageError("--set trace.shared_prefix: the trace says itself which blocks are shared; expected it left out")
-    blocks = np.minimum(tokens, source.prompt_tokens) // block_size
+    blocks = said.blocks(source.prompt_tokens.astype(np.int64), block_size)
     has = blocks > 0
     source.block_tokens = block_size
     source.run_offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(has.astype(np.int64))))
@@ -34,11 +35,11 @@ def begin_alike(source: TraceSource, tokens: int, block_size: int) -> None:
     source.shared_blocks = blocks.astype(np.int64)
 
 
-def fitted_prefix(profile: Profile, source: TraceSource) -> int:
-    """Tokens that all prompts of ``source`` begin with, as a fit to this very trace took them to; 0: none, or another trace."""
+def fitted_prefix(profile: Profile, source: TraceSource) -> Beginning:
+    """What the prompts of ``source`` begin alike with, as a fit to this very trace took them to; nothing for another trace."""
     if source.run_offsets is not None or not fitted_on(profile, source):
-        return 0
-    return int(profile.fit.get("shared_prefix", 0))
+        return Beginning()
+    return Beginning(int(profile.fit.get("shared_prefix", 0)), int(profile.fit.get("shared_after", 0)))
 
 
 def fitted_on(profile: Profile, source: TraceSource) -> bool:
