@@ -1,8 +1,8 @@
 """Under which settings the observed engine ran, as far as somebody says so.
 
 ``--policy`` is a policy file, a ``vllm serve`` command, or a log of vLLM or its ``non-default args`` line; ``--set`` goes on
-top. Of the trace ``trace.shared_prefix=N`` says that all prompts begin with the same N tokens (``N@K``: that those after the first
-K requests share N on average), ``trace.clock=client`` whose clock its latencies are by, where its format does not tell.
+top. Of the trace ``trace.shared_prefix=N`` says that all prompts begin with the same N tokens (``N@K``: that those after the
+first K requests share N on average), ``trace.clock=client`` whose clock its latencies are by, where its format does not tell.
 """
 
 from __future__ import annotations
