@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -20,21 +21,23 @@ from tuner.worker import STORAGE
 __all__ = ["DEATHS", "LOOK_EVERY_S", "Crew", "Heard", "Answers", "pieces_of", "questions_of", "raise_error"]
 
 LOOK_EVERY_S = 0.2
-WORKER = "import sys; from tuner.worker import main; sys.exit(main())"
-"""What a worker runs. Not ``-m``: the package imports its worker's module, which Python warns of when it is to be run as well."""
+WORKERS = "import sys; from tuner.worker import main; sys.exit(main())"
+"""What forks workers. Not ``-m``: the package imports its worker's module, which Python warns of when it is to be run as well."""
+ENDS_IN_S = 5.0
+"""How long workers may take to end on their own."""
 DEATHS = 3
 """So many workers may die of their own before the study gives up."""
 Heard = Callable[[dict[str, Any]], None]
 
 
 class Crew:
-    """Worker processes, started at once: they import what they need while the plan is made, in whose folder they are then told
-    to work (``work_in``). Use it as a context manager: none outlives it."""
+    """Worker processes, forked by one that imports what they need while the plan is made, in whose folder they are then told to
+    work (``work_in``). Use it as a context manager: none outlives it."""
 
     def __init__(self, database: Path, storage: str | None, workers: int) -> None:
-        self._command = [sys.executable, "-c", WORKER, str(database)]
-        self._storage = storage
-        self._workers = [_Worker(self._command, storage) for _ in range(workers)]
+        self._database, self._storage = database, storage
+        self._forks = [_Fork(database, storage, workers)]
+        self._workers = [_Worker(*ends) for ends in self._forks[0].ends]
         self._deaths = 0
 
     def __enter__(self) -> Crew:
@@ -42,12 +45,9 @@ class Crew:
 
     def __exit__(self, *_: object) -> None:
         for worker in self._workers:
-            worker.end()
-
-    @property
-    def processes(self) -> list[int]:
-        """Their process ids."""
-        return [worker.pid for worker in self._workers]
+            worker.close()
+        for fork in self._forks:
+            fork.end()
 
     def work_in(self, folder: Path) -> None:
         """Where plan and study are. Before the first order."""
@@ -110,28 +110,51 @@ class Crew:
         self._deaths += 1
         if self._deaths > DEATHS:
             raise TracekitError(f"{self._deaths} worker processes ended on their own; what is done is kept")
-        worker.start(self._command, self._storage)
+        self._forks.append(_Fork(self._database, self._storage, 1))
+        worker.begin(*self._forks[-1].ends[0])
+
+
+class _Fork:
+    """The process that forks ``count`` workers; ``ends``: where each takes orders and gives answers (file descriptors)."""
+
+    def __init__(self, database: Path, storage: str | None, count: int) -> None:
+        pipes = [(os.pipe(), os.pipe()) for _ in range(count)]
+        theirs = [(orders[0], answers[1]) for orders, answers in pipes]
+        self.ends = [(orders[1], answers[0]) for orders, answers in pipes]
+        env = {name: value for name, value in os.environ.items() if name != STORAGE}
+        # numpy's own threads: nothing forks beside a thread
+        env |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"} | ({} if storage is None else {STORAGE: storage})
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", WORKERS, str(database), *(f"{orders},{answers}" for orders, answers in theirs)],
+            stdin=subprocess.DEVNULL, start_new_session=True, pass_fds=[end for pair in theirs for end in pair], env=env,
+        )  # fmt: skip
+        for pair in theirs:
+            for end in pair:
+                os.close(end)
+
+    def end(self) -> None:
+        """Wait for its workers, which end with their orders, amid a replay too: nothing that they still do is needed."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(ENDS_IN_S)
+        if self._process.returncode != 0:  # it hangs, or died before them
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
 
 class _Worker:
     """One process; its answers are read without waiting for whole lines."""
 
-    def __init__(self, command: Sequence[str], storage: str | None) -> None:
+    def __init__(self, orders: int, answers: int) -> None:
         self.todo: list[dict[str, Any]] = []
         self.order: dict[str, Any] | None = None
         self.folder: Path | None = None
-        self.start(command, storage)
+        self.begin(orders, answers)
 
-    def start(self, command: Sequence[str], storage: str | None) -> None:
-        """A fresh process; the order that the last one had is told to it."""
-        env = {name: value for name, value in os.environ.items() if name != STORAGE}
-        env |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"} | ({} if storage is None else {STORAGE: storage})
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=env)
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._orders: IO[bytes] = self._process.stdin
-        self.answers: IO[bytes] = self._process.stdout
-        self.pid = self._process.pid
+    def begin(self, orders: int, answers: int) -> None:
+        """A fresh process is at these ends; the order that the last one had is told to it."""
+        self._orders: IO[bytes] = os.fdopen(orders, "wb")
+        self.answers: IO[bytes] = os.fdopen(answers, "rb")
         self._rest = b""
         if self.order is not None:
             self._tell()
@@ -151,7 +174,6 @@ class _Worker:
         """Its answers; ``None`` when the process is gone."""
         piece = self.answers.read1(65536)  # type: ignore[attr-defined]
         if not piece:
-            self._process.wait()
             self.close()
             return None
         *lines, self._rest = (self._rest + piece).split(b"\n")
@@ -161,12 +183,6 @@ class _Worker:
         with suppress(BrokenPipeError):
             self._orders.close()
         self.answers.close()
-
-    def end(self) -> None:
-        """Nothing that it still does is needed."""
-        self._process.kill()
-        self._process.wait()
-        self.close()
 
 
 def pieces_of(wants: Sequence[Want], size: int) -> list[dict[str, Any]]:

@@ -1,16 +1,18 @@
-"""A worker process (``crew.WORKER DATABASE``): carries out what it is told, until its input ends.
+"""Worker processes (``crew.WORKERS DATABASE ORDERS,ANSWERS ...``), one for each pair of pipe ends: each carries out what it is
+told until its orders end. A process that is started by name imports once and forks them, and then only waits for them.
 
-Each line on standard input is one order: ``{"search": {"trials": n, "seconds": s}}`` asks for trials of the study until the
-budget is spent (or ``most`` of them), ``{"wants": [...]}`` replays what an answer needs, ``{"question": ..., "at": n}`` answers
-one (``questions``). The first one also says in which ``folder`` the plan is: a worker is started before there is one. Lines on
-standard output say what was done. A process of its own started by name: it holds no lock or thread of its parent's, and it ends
-with its parent, amid a replay if need be. Where the study is in a database, its URL comes in the environment: anybody can read
+Each line of orders is one: ``{"search": {"trials": n, "seconds": s}}`` asks for trials of the study until the budget is spent (or
+``most`` of them), ``{"wants": [...]}`` replays what an answer needs, ``{"question": ..., "at": n}`` answers one (``questions``).
+The first one also says in which ``folder`` the plan is: a worker is started before there is one. Lines of answers say what was
+done. Forked by a process of one thread that was started by name, a worker holds no lock or thread of anybody's, and it ends with
+whom it works for, amid a replay if need be. Where the study is in a database, its URL comes in the environment: anybody can read
 a command line.
 """
 
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import queue
@@ -19,6 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +42,8 @@ __all__ = ["STORAGE", "Bench", "answered", "main", "open_cells"]
 STORAGE = "TRACEKIT_STORAGE"
 """The environment variable with the URL of a study's database."""
 Done = Callable[[dict[str, Any]], None]
+_PRELOADED = ("duckdb",)
+"""What every worker imports with its first order. Not pyarrow: it starts a thread, beside which nothing may fork."""
 
 
 def open_cells(plan: TunePlan, folder: Path | None, storage: str | None) -> Cells:
@@ -98,14 +103,32 @@ def answered(work: Callable[[], Any], done: Done) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve orders until the input ends; the process's exit code."""
-    (database,) = (Path(each) for each in (sys.argv[1:] if argv is None else argv))
+    """Fork the workers and wait for them: the process's exit code. Who reads a worker's answers sees their end when it dies."""
+    database, *given = sys.argv[1:] if argv is None else argv
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever else is printed is no answer
+    os.dup2(2, 1)  # whatever is printed is no answer
+    for name in _PRELOADED:
+        importlib.import_module(name)
+    gc.freeze()  # what is shared stays shared
+    pipes = [(int(orders), int(answers)) for orders, answers in (pair.split(",") for pair in given)]
+    for at, (orders, answers) in enumerate(pipes):
+        if not os.fork():
+            for other in (end for pair in pipes[at + 1 :] for end in pair):
+                os.close(other)
+            os._exit(_serve(Path(database), orders, answers))
+        os.close(orders)
+        os.close(answers)
+    with suppress(ChildProcessError):
+        while True:
+            os.wait()
+    return 0
+
+
+def _serve(database: Path, told: int, said: int) -> int:
+    """Serve orders until they end; the process's exit code."""
+    answers = os.fdopen(said, "w", buffering=1)
     orders: queue.Queue[bytes] = queue.Queue()
-    threading.Thread(target=_listen, args=(orders,), daemon=True).start()
-    gc.freeze()
+    threading.Thread(target=_listen, args=(orders, told), daemon=True).start()
 
     def done(answer: dict[str, Any]) -> None:
         answers.write(json.dumps(answer) + "\n")
@@ -120,12 +143,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         return 0 if answered(work, done) else 1
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, BrokenPipeError):
         return 130
 
 
-def _listen(orders: queue.Queue[bytes]) -> None:
-    """Orders as they come; when the parent is gone there is nobody to work for."""
-    for line in sys.stdin.buffer:
-        orders.put(line)
+def _listen(orders: queue.Queue[bytes], told: int) -> None:
+    """Orders as they come; when there are no more there is nobody to work for."""
+    with os.fdopen(told, "rb") as lines:
+        for line in lines:
+            orders.put(line)
     os._exit(130)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState
 
+from tests.tuner.workers import workers
 from tracekit.errors import UsageError
 from tracekit.store import Store
 from tracekit.store.files import read_json
@@ -35,9 +35,9 @@ def test_two_workers_share_a_database_and_a_killed_one_loses_no_trial(bursts: st
     killed: list[int] = []
 
     def kill_one(done: int, _total: int, note: str) -> None:
-        children = subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "tuner.worker"], capture_output=True, text=True).stdout
+        children = workers()
         if note.startswith("best so far") and done >= 1 and not killed and children:
-            killed.append(int(children.split()[0]))
+            killed.append(children[0])
             os.kill(killed[0], signal.SIGKILL)
 
     db = tmp_path / "a.duckdb"

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState
 
+from tests.tuner.workers import workers
 from tracekit.cli.main import main
 from tracekit.errors import UsageError
 from tracekit.jobs import list_jobs
@@ -182,8 +183,8 @@ def test_workers_begin_with_what_any_search_begins_with(bursts: str, tmp_path: P
         rows = (folder_of(db) / "cells.jsonl").read_text().splitlines(keepends=True)
         (tmp_path / name).write_text("".join(row for row in rows if json.loads(row)["key"] in own))
         lookup = Lookup(plan, Replays(WindowSources(Store(db)), CellFile(tmp_path / name)))
-        for workers in (2, 3):
-            shares = [[(want.point, want.window) for want in share] for share in first_wants(lookup, workers)]
+        for count in (2, 3):
+            shares = [[(want.point, want.window) for want in share] for share in first_wants(lookup, count)]
             moves = [pair for share in shares[bool(sets) :] for pair in share]
             tried = begun[1:] if sets else begun[:2]
             assert shares[0] == [(begun[0], at) for at in range(3)] or not sets
@@ -220,9 +221,9 @@ def test_a_worker_that_is_killed_loses_no_trial(bursts: str, tmp_path: Path) -> 
     db, killed = tmp_path / "a.duckdb", []
 
     def kill_one(done: int, _total: int, note: str) -> None:
-        children = subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "tuner.worker"], capture_output=True, text=True).stdout
+        children = workers()
         if note.startswith("best so far") and done >= 2 and not killed and children:
-            killed.append(int(children.split()[0]))
+            killed.append(children[0])
             os.kill(killed[0], signal.SIGKILL)
 
     tune(bursts, db=db, progress=kill_one, **{**SMALL, "workers": 2})
