@@ -130,12 +130,12 @@ def _of_trace(report: LoadReport, said: str | None) -> list[str]:
 
 
 def _share(setup: Setup, said: Beginning | None) -> list[str]:
-    """Prompts begin alike as ``said``; ``None``: as the profile was fitted under on this very trace. Returns what to note."""
-    said = fitted_prefix(setup.profile, setup.source) if said is None else said
-    if not said:
-        return []
-    begin_alike(setup.source, said, setup.policy.scheduler.block_size)
-    return [f"taken of the trace: {said.words}"]
+    """Prompts begin alike as ``said``; ``None``: as the profile was fitted under on this very trace, which its own notes say.
+    Returns what to note."""
+    shared = fitted_prefix(setup.profile, setup.source) if said is None else said
+    if shared:
+        begin_alike(setup.source, shared, setup.policy.scheduler.block_size)
+    return [f"taken of the trace: {shared.words}"] if said else []
 
 
 def _setup_of(config: Config, profile: Profile, seed: int) -> Setup:
