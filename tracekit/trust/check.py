@@ -130,12 +130,13 @@ def _of_trace(report: LoadReport, said: str | None) -> list[str]:
 
 
 def _share(setup: Setup, said: Beginning | None) -> list[str]:
-    """Prompts begin alike as ``said``; ``None``: as the profile was fitted under on this very trace, which its own notes say.
-    Returns what to note."""
+    """Prompts begin alike as ``said``; ``None``: as the profile was fitted under on this very trace.
+    Returns what to note, unless the profile's own notes say it."""
     shared = fitted_prefix(setup.profile, setup.source) if said is None else said
     if shared:
         begin_alike(setup.source, shared, setup.policy.scheduler.block_size)
-    return [f"taken of the trace: {shared.words}"] if said else []
+    told = any(shared.words in line for line in setup.profile.fit.get("left_out", ()))
+    return [f"taken of the trace: {shared.words}"] if shared and not told else []
 
 
 def _setup_of(config: Config, profile: Profile, seed: int) -> Setup:
