@@ -191,15 +191,13 @@ def _speed(scratch: Path) -> dict[str, Figure]:
 
 def _workers(scratch: Path) -> dict[str, Figure]:
     """One process against two workers, the trace loaded before. Several seeds: what a study replays is a seed's luck too."""
-    trace = TRACES / "AzureLLMInferenceTrace_conv.head13k.csv"
+    trace, db = TRACES / "AzureLLMInferenceTrace_conv.head13k.csv", str(scratch / "w.duckdb")
     found: dict[int, list[dict[str, float]]] = {1: [], 2: []}
     codes = [SPEED.format(windows=4, holdout=4, more=f", seed={seed}") for seed in range(WORKED)]
-    for workers in found:
-        run_python(["-c", codes[0], str(scratch / f"w{workers}.duckdb"), str(trace), "2", "1"], scratch)
+    run_python(["-c", codes[0], db, str(trace), "2", "1"], scratch)
     for at, code in enumerate(codes):  # in turns: a machine that gets slower does so for both
-        for workers in ((1, 2), (2, 1))[at % 2]:
-            given = [str(scratch / f"w{workers}.duckdb"), trace.stem, str(TRIALS), str(workers)]
-            found[workers].append(json.loads(run_python(["-c", code, *given], scratch).out))
+        for n in ((1, 2), (2, 1))[at % 2]:
+            found[n].append(json.loads(run_python(["-c", code, db, trace.stem, str(TRIALS), str(n)], scratch).out))
     one, two = ({name: sum(each[name] for each in rows) for name in ("own_s", "workers_s", "wall_s")} for rows in found.values())
     bound = one["own_s"] / (two["own_s"] + two["workers_s"] / 2)
     return {

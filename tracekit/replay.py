@@ -37,6 +37,7 @@ from tracekit.slices import check_slice, lead_in_ns, slice_lines, slice_of
 from tracekit.store import Store
 from tracekit.traces.load import LoadReport, load_trace, report_of
 from tracekit.traces.source import TraceSource
+from tracekit.traces.stored import stored_number
 from tracekit.traces.tolerance import tolerance
 
 if TYPE_CHECKING:
@@ -290,9 +291,8 @@ def _named_trace(store: Store, inputs: list[str]) -> LoadReport | None:
     if len(inputs) != 1 or os.path.exists(inputs[0]) or not store.exists():
         return None
     with store.read() as con:
-        there = con.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'traces'").fetchall()
-        rows = con.execute("SELECT trace FROM traces WHERE name = ?", [inputs[0]]).fetchall() if there else []
-        return report_of(con, int(rows[0][0])) if rows else None
+        number = stored_number(con, inputs[0])
+        return None if number is None else report_of(con, number)
 
 
 make_callable(__name__)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import selectors
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tracekit.errors import TracekitError
+from tracekit.forks import Forks
 from tuner.lookup import Want
 from tuner.questions import Question
 from tuner.worker import STORAGE
@@ -23,8 +22,6 @@ __all__ = ["DEATHS", "LOOK_EVERY_S", "Crew", "Heard", "Answers", "pieces_of", "q
 LOOK_EVERY_S = 0.2
 WORKERS = "import sys; from tuner.worker import main; sys.exit(main())"
 """What forks workers. Not ``-m``: the package imports its worker's module, which Python warns of when it is to be run as well."""
-ENDS_IN_S = 5.0
-"""How long workers may take to end on their own."""
 DEATHS = 3
 """So many workers may die of their own before the study gives up."""
 Heard = Callable[[dict[str, Any]], None]
@@ -35,8 +32,10 @@ class Crew:
     work (``work_in``). Use it as a context manager: none outlives it."""
 
     def __init__(self, database: Path, storage: str | None, workers: int) -> None:
-        self._database, self._storage = database, storage
-        self._forks = [_Fork(database, storage, workers)]
+        self._command = [sys.executable, "-c", WORKERS, str(database)]
+        self._environment = {name: value for name, value in os.environ.items() if name != STORAGE}
+        self._environment |= {} if storage is None else {STORAGE: storage}
+        self._forks = [Forks(self._command, workers, self._environment)]
         self._workers = [_Worker(*ends) for ends in self._forks[0].ends]
         self._deaths = 0
 
@@ -46,8 +45,8 @@ class Crew:
     def __exit__(self, *_: object) -> None:
         for worker in self._workers:
             worker.close()
-        for fork in self._forks:
-            fork.end()
+        for forks in self._forks:
+            forks.end()
 
     def work_in(self, folder: Path) -> None:
         """Where plan and study are. Before the first order."""
@@ -110,36 +109,8 @@ class Crew:
         self._deaths += 1
         if self._deaths > DEATHS:
             raise TracekitError(f"{self._deaths} worker processes ended on their own; what is done is kept")
-        self._forks.append(_Fork(self._database, self._storage, 1))
+        self._forks.append(Forks(self._command, 1, self._environment))
         worker.begin(*self._forks[-1].ends[0])
-
-
-class _Fork:
-    """The process that forks ``count`` workers; ``ends``: where each takes orders and gives answers (file descriptors)."""
-
-    def __init__(self, database: Path, storage: str | None, count: int) -> None:
-        pipes = [(os.pipe(), os.pipe()) for _ in range(count)]
-        theirs = [(orders[0], answers[1]) for orders, answers in pipes]
-        self.ends = [(orders[1], answers[0]) for orders, answers in pipes]
-        env = {name: value for name, value in os.environ.items() if name != STORAGE}
-        # numpy's own threads: nothing forks beside a thread
-        env |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"} | ({} if storage is None else {STORAGE: storage})
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", WORKERS, str(database), *(f"{orders},{answers}" for orders, answers in theirs)],
-            stdin=subprocess.DEVNULL, start_new_session=True, pass_fds=[end for pair in theirs for end in pair], env=env,
-        )  # fmt: skip
-        for pair in theirs:
-            for end in pair:
-                os.close(end)
-
-    def end(self) -> None:
-        """Wait for its workers, which end with their orders, amid a replay too: nothing that they still do is needed."""
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(ENDS_IN_S)
-        if self._process.returncode != 0:  # it hangs, or died before them
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
 
 
 class _Worker:

@@ -1,32 +1,28 @@
 """Worker processes (``crew.WORKERS DATABASE ORDERS,ANSWERS ...``), one for each pair of pipe ends: each carries out what it is
-told until its orders end. A process that is started by name imports once and forks them, and then only waits for them.
+told until its orders end (``tracekit.forks``).
 
 Each line of orders is one: ``{"search": {"trials": n, "seconds": s}}`` asks for trials of the study until the budget is spent (or
 ``most`` of them), ``{"wants": [...]}`` replays what an answer needs, ``{"question": ..., "at": n}`` answers one (``questions``).
 The first one also says in which ``folder`` the plan is: a worker is started before there is one. Lines of answers say what was
-done. Forked by a process of one thread that was started by name, a worker holds no lock or thread of anybody's, and it ends with
-whom it works for, amid a replay if need be. Where the study is in a database, its URL comes in the environment: anybody can read
-a command line.
+done. A worker ends with whom it works for, amid a replay if need be. Where the study is in a database, its URL comes in the
+environment: anybody can read a command line.
 """
 
 from __future__ import annotations
 
-import gc
-import importlib
 import json
 import os
 import queue
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from replay_engine.config import ConfigError
 from tracekit.errors import InputError, TracekitError, shown
+from tracekit.forks import fork_workers
 from tracekit.store import Store
 from tracekit.store.files import read_json
 from tuner.cells import CELLS, CellFile, Cells, Replays
@@ -42,8 +38,6 @@ __all__ = ["STORAGE", "Bench", "answered", "main", "open_cells"]
 STORAGE = "TRACEKIT_STORAGE"
 """The environment variable with the URL of a study's database."""
 Done = Callable[[dict[str, Any]], None]
-_PRELOADED = ("duckdb",)
-"""What every worker imports with its first order. Not pyarrow: it starts a thread, beside which nothing may fork."""
 
 
 def open_cells(plan: TunePlan, folder: Path | None, storage: str | None) -> Cells:
@@ -104,23 +98,8 @@ def answered(work: Callable[[], Any], done: Done) -> bool:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Fork the workers and wait for them: the process's exit code. Who reads a worker's answers sees their end when it dies."""
-    database, *given = sys.argv[1:] if argv is None else argv
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    os.dup2(2, 1)  # whatever is printed is no answer
-    for name in _PRELOADED:
-        importlib.import_module(name)
-    gc.freeze()  # what is shared stays shared
-    pipes = [(int(orders), int(answers)) for orders, answers in (pair.split(",") for pair in given)]
-    for at, (orders, answers) in enumerate(pipes):
-        if not os.fork():
-            for other in (end for pair in pipes[at + 1 :] for end in pair):
-                os.close(other)
-            os._exit(_serve(Path(database), orders, answers))
-        os.close(orders)
-        os.close(answers)
-    with suppress(ChildProcessError):
-        while True:
-            os.wait()
+    database, *pairs = sys.argv[1:] if argv is None else argv
+    fork_workers(pairs, lambda orders, answers: _serve(Path(database), orders, answers))
     return 0
 
 

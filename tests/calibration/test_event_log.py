@@ -42,6 +42,14 @@ def jsonl(file: Path, lines: list[dict[str, Any]]) -> str:
     return str(file)
 
 
+def written(folder: Path, lines: list[dict[str, Any]], kind: str) -> str:
+    source = folder / f"log.{kind}"
+    if kind != "parquet":
+        return jsonl(source, lines)
+    pl.DataFrame(lines).write_parquet(source)
+    return str(source)
+
+
 def found(out: Path) -> dict[str, float]:
     latency = load_profile(out).latency
     return {name: getattr(latency, name) for name in COSTS}
@@ -104,11 +112,7 @@ def test_the_longest_context_is_a_column_of_a_log(kind: str, tmp_path: Path, cap
         seqs, kv = line["decode_seqs"], line["decode_kv_tokens"]
         line["decode_longest_tokens"] = int(min(kv, kv / seqs * draw.uniform(1.0, 6.0)) + 0.999) if seqs > 1 else kv
         line["device_ns"] += int(400 * (line["decode_longest_tokens"] - kv / seqs))
-    source = str(tmp_path / f"log.{kind}")
-    if kind == "parquet":
-        pl.DataFrame(lines).write_parquet(source)
-    else:
-        jsonl(tmp_path / "log.jsonl", lines)
+    source = written(tmp_path, lines, kind)
     assert main(["calibrate", source, "--out", str(out), "--json"]) == 0
     assert found(out) == pytest.approx(COSTS, rel=0.01)
     assert load_profile(out).latency.s_ns == pytest.approx(400, rel=0.01)
@@ -217,11 +221,7 @@ def test_null_is_not_known_in_every_column(name: str, kind: str, tmp_path: Path,
         line |= dict.fromkeys(("changes", "admitted", "finished", "preempted", "padded_tokens", "engine", "start_ns"), 0)
         line |= {"duration_ns": line["device_ns"], "decode_longest_tokens": line["decode_kv_tokens"]}
     lines = [{**line, name: None} if number % 9 == 2 else line for number, line in enumerate(lines)]
-    source = str(tmp_path / f"log.{kind}")
-    if kind == "parquet":
-        pl.DataFrame(lines).write_parquet(source)
-    else:
-        jsonl(tmp_path / "log.jsonl", lines)
+    source = written(tmp_path, lines, kind)
     assert main(["calibrate", source, "--out", str(out), "--json"]) == 0
     notes = json.loads(capsys.readouterr().out)["notes"]
     asked = name in (*NEEDED, "device_ns", "decode_longest_tokens")

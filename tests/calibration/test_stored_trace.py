@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from replay_engine.profile import Profile, load_profile
@@ -14,6 +15,7 @@ from tests.calibration.test_outside_terms import MAPPED, WAY, at_the_client
 from tracekit.calibration.observed.settings import said_of
 from tracekit.calibration.observed.shared_prefix import fitted_on
 from tracekit.cli.main import main
+from tracekit.diagnosis.observed_run import diagnose_trace
 from tracekit.errors import UsageError
 from tracekit.traces.load import read_trace
 from tracekit.traces.source import TraceSource
@@ -84,3 +86,22 @@ def test_a_profile_was_fitted_on_a_trace_of_the_whole_name_only(name: str, tmp_p
     assert not fitted_on(other, source)
     own = replace(profile, provenance={"floor_ns": f"weak by the latencies of {name}, 1 to 2", "b_ns": "published"})
     assert fitted_on(own, source)
+
+
+def test_its_diagnosis_takes_the_clock_that_is_said_and_a_database_without_traces_has_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, db = tmp_path / "served.jsonl", tmp_path / "db.duckdb"
+    served(file, Load(requests=60))
+    assert main(["load", str(file), "--name", "mine", "--db", str(db)]) == 0
+    asked = (("mine", db, ("trace.clock=client",)), ("mine", db, ()), (str(file), db, ("trace.clock=gateway",)))
+    assert [diagnose_trace(each, sets=sets, db=where).clock for each, where, sets in asked] == ["client", "server", "gateway"]
+    empty = tmp_path / "empty.duckdb"
+    duckdb.connect(str(empty)).close()
+    (tmp_path / "p.toml").write_text(Profile(name="p", latency=PLANTED, synthetic=True).to_toml())
+    for arguments in (["calibrate", "mine", "--check", str(tmp_path / "p.toml")], ["diagnose", "mine", "--observed"],
+                      ["describe", "mine"], ["replay", "mine"]):  # fmt: skip
+        capsys.readouterr()
+        assert main([*arguments, "--db", str(empty)]) == 3
+        told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("tracekit: ")]
+        assert len(told) == 1 and "mine: no such file" in told[0]

@@ -49,9 +49,9 @@ def _render_source(report: SourceReport) -> None:
 
 
 def _render_fit(report: CalibrationReport) -> None:
-    print_text(report.profile.describe())
     from tracekit.calibration.sources import NO_CARD
 
+    print_text(report.profile.describe())
     latency, found, sources = report.profile.latency.costs(), report.found, report.profile.provenance
     modes = {mode: each.costs() for mode, each in found.by_mode.items()} if len(found.by_mode) > 1 else {}
     if report.batches:

@@ -153,18 +153,10 @@ def _generated(asked: dict[str, Any], spec: Path | None, lengths_from: str | Non
 
 def _pool(name: str, db: Path) -> Any:
     """A trace to draw lengths from: a file, or the name of a loaded one."""
-    from tracekit.store import Store
-    from tracekit.traces.load import read_trace
     from tracekit.traces.source import TraceSource
+    from tracekit.traces.stored import loaded_or_read
 
-    store = Store(db)
-    if not Path(name).exists() and store.exists():
-        with store.read() as con:
-            there = con.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'traces'").fetchall()
-            found = con.execute("SELECT trace FROM traces WHERE name = ?", [name]).fetchall() if there else []
-            if found:
-                return TraceSource.from_database(con, int(found[0][0]))
-    return TraceSource.from_loaded(read_trace(name))
+    return TraceSource.from_loaded(loaded_or_read(name, db))
 
 
 def _pairs(text: str, where: str) -> dict[str, Any]:

@@ -26,8 +26,6 @@ OBJECTIVES = {
 }  # fmt: skip
 _SIZE = dict.fromkeys(OBJECTIVES, 1e6) | {"makespan": 1.0}
 POINTS = ("mean", "p50", "p90", "p99")
-SHORT_NS = 1e6
-"""A queue below it is none: its error as a share says nothing."""
 
 
 def render_trust(report: TrustReport) -> None:
@@ -55,6 +53,8 @@ def render_trust(report: TrustReport) -> None:
 
 
 def _latencies(part: dict[str, dict[str, Any] | None]) -> None:
+    from tracekit.calibration.observed.errors import SHORT_NS
+
     head = ("latency", "n", "mean ms", "observed", "error %", "P50 %", "P90 %", "P99 %", "per request, median %", "P90 %")
     rows = []
     for name, each in part.items():

@@ -53,14 +53,14 @@ def _opened(names: list[str], db: str | Path, mapping: Sequence[str], trace_form
 
     from tracekit.store import Store
     from tracekit.traces.load import load_trace
+    from tracekit.traces.stored import stored_number
 
     store = Store(db)
     if len(names) == 1 and not Path(names[0]).exists() and store.exists():
         with store.read() as con:
-            there = con.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'traces'").fetchall()
-            found = con.execute("SELECT trace FROM traces WHERE name = ?", [names[0]]).fetchall() if there else []
-            if found:
-                yield con, int(found[0][0])
+            number = stored_number(con, names[0])
+            if number is not None:
+                yield con, number
                 return
     with TemporaryDirectory(prefix="tracekit-describe-") as folder, duckdb.connect(str(Path(folder, "t.duckdb"))) as con:
         con.execute("SET memory_limit = '1GB'")

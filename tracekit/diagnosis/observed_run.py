@@ -30,9 +30,8 @@ from tracekit.errors import InputError, UsageError
 from tracekit.fitted_settings import fitted_sets
 from tracekit.metrics import SloTable, parse_slo
 from tracekit.metrics.slo import Slo
-from tracekit.store import Store
-from tracekit.traces.load import read_trace
 from tracekit.traces.source import TraceSource
+from tracekit.traces.stored import loaded_or_read
 from tracekit.trust.accuracy import observed_latencies, predicted_latencies
 from tracekit.trust.check import setup_on
 
@@ -112,8 +111,9 @@ def diagnose_trace(
     late, judged = _late(source, limits, seen)
     found = diagnose_observed(source, seen=seen, **_limits(known), late=late)
     report = ObservedReport(
-        trace=source.name, requests=source.total, clock=clock, seen=seen, known=known, slo=limits, diagnosis=found, profile=prior,
-        missed=0 if late is None else int(late.sum()), judged=judged, notes=(*notes, *(known.notes if prior else ())),
+        trace=source.name, requests=source.total, clock=known.clock or clock, seen=seen, known=known, slo=limits,
+        diagnosis=found, profile=prior, missed=0 if late is None else int(late.sum()), judged=judged,
+        notes=(*notes, *(known.notes if prior else ())),
     )  # fmt: skip
     if late is not None and late.sum() < max(FEW_LATE * judged, 1):
         calm = f"nothing is wrong: {int(late.sum())} of {judged} requests miss the SLO"
@@ -122,14 +122,7 @@ def diagnose_trace(
 
 
 def _source(inputs: str | Sequence[str], db: str | Path) -> tuple[TraceSource, str | None, tuple[str, ...]]:
-    names = [inputs] if isinstance(inputs, str) else list(inputs)
-    store = Store(db)
-    if len(names) == 1 and not Path(names[0]).exists() and store.exists():
-        with store.read() as con:
-            rows = con.execute("SELECT trace, obs_clock FROM traces WHERE name = ?", names).fetchall()
-            if rows:
-                return TraceSource.from_database(con, int(rows[0][0])), rows[0][1], ()
-    loaded = read_trace(names)
+    loaded = loaded_or_read(inputs, db)
     return TraceSource.from_loaded(loaded), loaded.report.obs_clock, tuple(f"trace: {each}" for each in loaded.report.warnings)
 
 

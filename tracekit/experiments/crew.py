@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import selectors
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -15,6 +13,7 @@ from typing import IO, Any
 
 from tracekit.errors import TracekitError
 from tracekit.experiments.plan import Cell
+from tracekit.forks import Forks
 
 __all__ = ["Crew"]
 
@@ -30,18 +29,8 @@ class Crew:
     """
 
     def __init__(self, database: Path, jobs: int) -> None:
-        pipes = [(os.pipe(), os.pipe()) for _ in range(jobs)]
-        theirs = [(orders[0], answers[1]) for orders, answers in pipes]
-        command = [sys.executable, "-m", "tracekit.experiments.worker", str(database)]
-        self._process = subprocess.Popen(
-            [*command, *(f"{orders},{answers}" for orders, answers in theirs)], stdin=subprocess.DEVNULL, start_new_session=True,
-            pass_fds=[end for pair in theirs for end in pair],
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # numpy's own threads: nothing forks beside a thread
-        )  # fmt: skip
-        for pair in theirs:
-            for end in pair:
-                os.close(end)
-        self._workers = [_Worker(orders[1], answers[0]) for orders, answers in pipes]
+        self._forks = Forks([sys.executable, "-m", "tracekit.experiments.worker", str(database)], jobs)
+        self._workers = [_Worker(*ends) for ends in self._forks.ends]
         self._spots: dict[tuple[int, int], list[Cell]] = {}
         self._untouched: list[tuple[int, int]] = []
         self._through = False
@@ -50,12 +39,9 @@ class Crew:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self._through:
-            with suppress(ProcessLookupError):  # whatever they still do is not needed
-                os.killpg(self._process.pid, signal.SIGKILL)
         for worker in self._workers:
             worker.end()
-        self._process.wait()
+        self._forks.end(amid=not self._through)
 
     def run(self, folder: Path, cells: Sequence[Cell], done: Done, cancelled: Callable[[], bool]) -> None:
         """Replay ``cells`` of the plan in ``folder``; ``done(cell)`` as each result is there. ``KeyboardInterrupt`` when

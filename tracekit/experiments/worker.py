@@ -1,22 +1,17 @@
 """``python -m tracekit.experiments.worker DATABASE ORDERS,ANSWERS ...``: worker processes, one for each pair of pipe ends.
 
-A process that is started by name imports once and forks the workers, so that it holds no lock or thread of its parent's and
-needs no guarded main module; it has one thread itself, and then only waits for them. A worker replays the cells it is told until
-its orders end, which they do also when the experiment's process is killed. The first line of orders is the experiment's FOLDER.
+A worker (``tracekit.forks``) replays the cells it is told until its orders end, which they do also when the experiment's process
+is killed. The first line of orders is the experiment's FOLDER.
 Each line ``TRACE WINDOW LEVEL`` after it is one cell; its result is a file in FOLDER, and a line of JSON among the answers says
 that it is there (``{"done": [t, w, l]}``), or why not (``{"error": one line, "exit_code": n}``).
 """
 
 from __future__ import annotations
 
-import gc
-import importlib
 import json
 import os
-import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -25,41 +20,22 @@ from tracekit.errors import TracekitError, shown
 from tracekit.experiments.plan import Cell
 from tracekit.experiments.replaying import CellReplays
 from tracekit.experiments.results import ResultFolder
+from tracekit.forks import fork_workers
 from tracekit.store import Store
 
 __all__ = ["main"]
 
-_PRELOADED = ("duckdb",)
-"""What every worker imports with its first cell. Not pyarrow: it starts a thread, beside which nothing may fork."""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Fork the workers and wait for them; who reads a worker's answers is told how it died."""
-    database, *given = sys.argv[1:] if argv is None else argv
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    os.dup2(2, 1)  # whatever is printed is no answer
-    for name in _PRELOADED:
-        importlib.import_module(name)
-    gc.freeze()  # what is shared stays shared
-    pipes = [(int(orders), int(answers)) for orders, answers in (pair.split(",") for pair in given)]
-    answers_of: dict[int, int] = {}
-    for at, (orders, answers) in enumerate(pipes):
-        pid = os.fork()
-        if not pid:
-            for other in (*answers_of.values(), *(end for pair in pipes[at + 1 :] for end in pair)):
-                os.close(other)
-            os._exit(_serve(database, orders, answers))
-        os.close(orders)
-        answers_of[pid] = answers
-    while answers_of:
-        pid, status = os.wait()
-        answers, code = answers_of.pop(pid), os.waitstatus_to_exitcode(status)
-        if code:
-            text = f"a worker process ended with code {code} in the middle of a replay; what is done is kept"
-            with suppress(BrokenPipeError):
-                os.write(answers, json.dumps({"error": text, "exit_code": 5}).encode() + b"\n")
-        os.close(answers)
+    database, *pairs = sys.argv[1:] if argv is None else argv
+    fork_workers(pairs, lambda orders, answers: _serve(database, orders, answers), _died)
     return 0
+
+
+def _died(code: int) -> bytes:
+    text = f"a worker process ended with code {code} in the middle of a replay; what is done is kept"
+    return json.dumps({"error": text, "exit_code": 5}).encode() + b"\n"
 
 
 def _serve(database: str, orders: int, answers: int) -> int:

@@ -22,10 +22,11 @@ from tracekit.metrics.verdict import UNFIT, Errors, judge_errors
 from tracekit.policy_source import policy_from
 from tracekit.replay import Setup
 from tracekit.store import Store
-from tracekit.traces.load import LoadReport, read_trace, report_of
+from tracekit.traces.load import LoadReport
 from tracekit.traces.said_prefix import Beginning
 from tracekit.traces.slicing import Slice
 from tracekit.traces.source import TraceSource
+from tracekit.traces.stored import loaded_or_read
 from tracekit.trust.accuracy import Latencies, Mask, compared, errors_of, makespan_s, observed_latencies, over_time
 from tracekit.trust.accuracy import predicted_latencies as predicted_of
 from tracekit.trust.configs import Config, observed_config, read_configs
@@ -110,17 +111,8 @@ def _source(
     inputs: str | Sequence[str], db: str | Path, limit: int | None, clock: str | None
 ) -> tuple[TraceSource, list[str]]:  # fmt: skip
     """The trace, and what is to be known of it: whose clock (as somebody said, or as it tells), and rows that are not in it."""
-    names = [inputs] if isinstance(inputs, str) else list(inputs)
-    part = Slice(limit=limit)
-    store = Store(db)
-    if len(names) == 1 and not Path(names[0]).exists() and store.exists():
-        with store.read() as con:
-            rows = con.execute("SELECT trace FROM traces WHERE name = ?", names).fetchall()
-            if rows:
-                number = int(rows[0][0])
-                return TraceSource.from_database(con, number, part), _of_trace(report_of(con, number), clock)
-    loaded = read_trace(names)
-    return TraceSource.from_loaded(loaded, part), _of_trace(loaded.report, clock)
+    loaded = loaded_or_read(inputs, db)
+    return TraceSource.from_loaded(loaded, Slice(limit=limit)), _of_trace(loaded.report, clock)
 
 
 def _of_trace(report: LoadReport, said: str | None) -> list[str]:

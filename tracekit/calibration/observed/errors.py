@@ -11,7 +11,7 @@ from tracekit.calibration.observed.observations import Observations, predictions
 from tracekit.calibration.observed.replays import Replayed
 from tracekit.calibration.observed.terms import Delivered
 
-__all__ = ["Errors", "errors_between", "errors_of"]
+__all__ = ["SHORT_NS", "Errors", "errors_between", "errors_of"]
 
 METRICS = ("queue", "ttft", "tpot", "e2e")
 PERCENTS = (50, 90, 99)

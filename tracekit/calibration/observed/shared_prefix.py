@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.errors import UsageError
-from tracekit.traces.said_prefix import Beginning
+from tracekit.traces.said_prefix import NOTHING, Beginning
 
 if TYPE_CHECKING:
     from replay_engine.profile import Profile
@@ -31,14 +31,14 @@ def begin_alike(source: TraceSource, said: Beginning, block_size: int) -> None:
     runs = int(source.run_offsets[-1])
     source.run_pos = np.zeros(runs, np.int64)
     source.run_first = np.ones(runs, np.int64)
-    source.run_len = blocks[has].astype(np.int64)
-    source.shared_blocks = blocks.astype(np.int64)
+    source.run_len = blocks[has]
+    source.shared_blocks = blocks
 
 
 def fitted_prefix(profile: Profile, source: TraceSource) -> Beginning:
     """What the prompts of ``source`` begin alike with, as a fit to this very trace took them to; nothing for another trace."""
     if source.run_offsets is not None or not fitted_on(profile, source):
-        return Beginning()
+        return NOTHING
     return Beginning(int(profile.fit.get("shared_prefix", 0)), int(profile.fit.get("shared_after", 0)))
 
 

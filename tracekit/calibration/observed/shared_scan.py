@@ -107,13 +107,12 @@ def scan_shared(scan: Scan, known: Known, told: Callable[[str], None] | None = N
     none = follow(scan.problem, scan.best, ROUNDS, NEAR)  # as many steps as the others get
     nothing = {0: (scan.problem, min(scan.best, none, key=lambda each: each.loss))}
     found = _Lengths(scan, 0, size, dict(nothing)).climbed()
-    least = found.loss if found.loss <= nothing[0][1].loss * (1 - ALIKE) else nothing[0][1].loss
+    best = found.best if found.loss <= nothing[0][1].loss * (1 - ALIKE) else 0
     after = _filled(scan)
     if after is not None:
         later = _Lengths(scan, after, max(size // FINER, 1), dict(nothing)).climbed()
-        if later.loss <= least * (1 - LATER):
-            found, least = later, later.loss
-    best = found.best if found.loss <= least else 0
+        if later.loss <= found.tried[best][1].loss * (1 - LATER):
+            found, best = later, later.best
     scan.problem, scan.best = found.tried[best]
     said = found.said(best)
     if said:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from replay_engine.profile import load_profile
 from tracekit.calibration.observed.fit import fit_observed
 from tracekit.calibration.observed.report import report_of
 from tracekit.calibration.observed.settings import known_settings
 from tracekit.calibration.sources import SourceReport, SourceRequest
-from tracekit.store import Store
-from tracekit.traces.load import read_trace
-from tracekit.traces.stored import stored_trace
+from tracekit.traces.stored import loaded_or_read
 
 __all__ = ["calibrate_latencies"]
 
@@ -24,8 +20,7 @@ def calibrate_latencies(request: SourceRequest) -> SourceReport:
     or has no latencies; ``UsageError``, ``ConfigError``: settings or profile."""
     prior = None if request.prior is None else load_profile(request.prior)
     known = known_settings(request.policy, request.sets, prior)
-    stored = None if Path(request.source).exists() else stored_trace(Store(request.db), request.source)
-    loaded = read_trace(request.source) if stored is None else stored
+    loaded = loaded_or_read(request.source, request.db)
     steps = 0
 
     def say(note: str) -> None:
